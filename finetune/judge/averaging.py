@@ -6,6 +6,8 @@ are good ones: they may have most of what is gained, and have forgotten less.
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -42,9 +44,7 @@ def average(start: str, adapted: Path, alpha: float, out: Path) -> Path:
         if own.shape != tensor.shape:  # tokens that were added have rows behind the start's
             rows = torch.cat([rows, tensor[len(own) :].float()])
         weights[name] = torch.lerp(rows, tensor.float(), alpha).to(tensor.dtype).contiguous()
-    hidden = out.with_name(f".{out.name}.new")
-    copy_tree(adapted, hidden)
-    try:
+    with _copy(adapted, out) as hidden:
         save_file(weights, hidden / WEIGHTS, metadata={"format": "pt"})
         shutil.copymode(hidden / "config.json", hidden / WEIGHTS)  # safetensors writes for the owner alone
         if alpha < 1 and (card := hidden / CARD).is_file():
@@ -53,9 +53,6 @@ def average(start: str, adapted: Path, alpha: float, out: Path) -> Path:
             text = card.read_text("utf-8").replace("\n\n", f"\n\n{note}\n\n", 1)
             replace_durably(card, text.encode())
         _mark(hidden, start, alpha)
-        put_in_place(hidden, out)
-    finally:
-        discard(hidden)
     return out
 
 
@@ -68,16 +65,23 @@ def keep_start(start: str, adapted: Path, out: Path) -> Path:
     folder = Path(start) if Path(start).is_dir() else cached_folder(start)
     if folder is None or not all((folder / name).is_file() for name in ("modules.json", WEIGHTS)):
         return average(start, adapted, 0.0, out)
-    hidden = out.with_name(f".{out.name}.new")
-    copy_tree(folder, hidden)
-    try:
+    with _copy(folder, out) as hidden:
         shutil.copymode(hidden / "config.json", hidden / WEIGHTS)
         if (hidden / MARK).is_file():
             _mark(hidden, start, 0.0)
+    return out
+
+
+@contextmanager
+def _copy(source: Path, out: Path) -> Iterator[Path]:
+    """Give a copy of a folder to change, which then takes the place of `out`."""
+    hidden = out.with_name(f".{out.name}.new")
+    copy_tree(source, hidden)
+    try:
+        yield hidden
         put_in_place(hidden, out)
     finally:
         discard(hidden)
-    return out
 
 
 def _mark(folder: Path, start: str, alpha: float) -> None:

@@ -91,6 +91,8 @@ class Judge:
         """
         scored: dict[float, Scores] = {0.0: self.scores[START]}
         for alpha in ALPHAS:
+            if not alpha and self.evaluator is None:
+                continue  # its scores are there, and no more is asked of it
             folder = trained
             if 0 < alpha < 1:
                 folder = average(start, trained, alpha, self.folder / "averaged")
@@ -108,7 +110,10 @@ class Judge:
         self.scores |= {name: scored[alpha], other: scored[forgetful]}
         rows = rows_of(self.scores)
         kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
-        keep_start(start, trained, best) if kept == START else average(start, trained, alpha, best)
+        if kept == START:
+            keep_start(start, trained, best)
+        else:
+            average(start, trained, alpha, best)
         by_half = {
             half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
             for half in HALVES

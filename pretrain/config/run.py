@@ -285,8 +285,9 @@ class TrainConfig(Section):
     @classmethod
     def _of_earlier_versions(cls, value: Any) -> Any:
         """Leave out the file in which the runs of a sweep shared a measurement."""
-        known = isinstance(value, dict)
-        return {key: given for key, given in value.items() if key != "precision_file"} if known else value
+        if isinstance(value, dict):
+            return {key: given for key, given in value.items() if key != "precision_file"}
+        return value
 
     @model_validator(mode="after")
     def _steps_fit(self) -> Self:

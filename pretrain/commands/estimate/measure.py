@@ -122,13 +122,9 @@ def token_bytes(sizes: dict[str, Any], precision: str, recomputes: bool) -> int:
     width, inner = sizes["hidden_size"], sizes["intermediate_size"]
     if sizes["type"] == "modernbert":  # has a gate
         inner = 3 * inner // 2
-    layer, layer_input = (
-        (32 * width + 8 * inner, 4 * width)
-        if precision == "fp32"
-        else (
-            20 * width + 4 * inner,
-            6 * width,
-        )
-    )
+    if precision == "fp32":
+        layer, layer_input = 32 * width + 8 * inner, 4 * width
+    else:
+        layer, layer_input = 20 * width + 4 * inner, 6 * width
     of_layers = sizes["layers"] * layer_input + layer if recomputes else sizes["layers"] * layer
     return of_layers + 8 * width + GRADIENTS * FLOAT * sizes["intermediate_size"]
