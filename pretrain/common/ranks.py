@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from pretrain.common.error_output import mark_printed, print_before_sending
@@ -95,3 +96,17 @@ def gathered(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
     parts: list = [None] * dist.get_world_size()
     dist.all_gather_object(parts, value, group=group)
     return parts
+
+
+def gather_equal(part: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """Stack all ranks' tensors of the same shape in order of rank: [W, ...]; of one rank, a view. Collective.
+
+    group: as for `gathered`.
+    """
+    world = dist.get_world_size()
+    if world == 1:
+        return part[None]
+    part = part.contiguous()
+    every = part.new_empty((world, *part.shape))
+    dist.all_gather_into_tensor(every.view(-1), part.view(-1), group=group)
+    return every

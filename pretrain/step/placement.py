@@ -10,7 +10,6 @@ Tokens, keys, and positions and labels of a masking travel together, in one all-
 step.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,7 +23,7 @@ from pretrain.common.transfer import send
 from pretrain.config.run import Balance
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import count_micro_batches
-from pretrain.step.plan import EncoderPass, StepPlan
+from pretrain.step.plan import EncoderPass, StepPlan, initial_owners
 
 _KEY_WORDS = 2  # int32 words of a key
 UNTIL = 1.02
@@ -221,17 +220,6 @@ def _words_of_key(part: EncoderPass) -> int:
 
 
 # -- which rank encodes a sequence -------------------------------------------------
-
-
-def initial_owners(counts: Sequence[int], roles: int = 1) -> np.ndarray:
-    """Return which rank draws each sequence: int64[roles * N].
-
-    Of the views [roles, N] of a global batch, numbered row by row, rank r draws the next counts[r] columns.
-
-    >>> initial_owners([3, 2], roles=2)
-    array([0, 0, 0, 1, 1, 0, 0, 0, 1, 1])
-    """
-    return np.tile(np.repeat(np.arange(len(counts)), counts), roles)
 
 
 def imbalance(lengths: np.ndarray, owners: np.ndarray, ranks: int) -> float:

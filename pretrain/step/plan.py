@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
+from pretrain.common.ranks import gather_equal
 from pretrain.data.batch import RankBatch
+from pretrain.data.lanes import lanes_of_rank, most_lanes
 from pretrain.data.ledger.hashes import COLUMNS, sum_words
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack
@@ -148,6 +151,12 @@ class StepPlan:
             busy=(busy,),
         )
 
+    def agree(self, lanes: int, rank: int, ranks: int, group: dist.ProcessGroup | None) -> "StepPlan":
+        """Merge the plans of all ranks, each of which draws as many sequences from each lane. Collective."""
+        first, stop = lanes_of_rank(lanes, rank, ranks)
+        most = self.drawn[0] // (stop - first) * most_lanes(lanes, ranks)
+        return self.merge(gather_equal(self.to_tensor(most), group))
+
     def to_tensor(self, most: int) -> Tensor:
         """Return all numbers as one int64[K], for one all-gather; `merge` takes it apart.
 
@@ -191,3 +200,14 @@ class StepPlan:
             sums=tuple(total["sums"]),
             busy=tuple(counts["busy"][:, 0].tolist()),
         )
+
+
+def initial_owners(counts: Sequence[int], roles: int = 1) -> np.ndarray:
+    """Return which rank draws each sequence: int64[roles * N].
+
+    Of the views [roles, N] of a global batch, numbered row by row, rank r draws the next counts[r] columns.
+
+    >>> initial_owners([3, 2], roles=2)
+    array([0, 0, 0, 1, 1, 0, 0, 0, 1, 1])
+    """
+    return np.tile(np.repeat(np.arange(len(counts)), counts), roles)

@@ -30,20 +30,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pretrain.common.ranks import gathered
+from pretrain.common.ranks import gather_equal, gathered
 from pretrain.config.run import Balance
-from pretrain.data.batch import NEGATIVE, RankBatch, column_of
-from pretrain.data.lanes import lanes_of_rank, most_lanes
+from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import MicroBatch, send_all
 from pretrain.losses.contrastive import shared_over
-from pretrain.losses.exclusions import Meanings
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
 from pretrain.step.graphs import Graphs
 from pretrain.step.model import Request, SentenceModel
-from pretrain.step.placement import Placement, initial_owners, place
-from pretrain.step.plan import GUIDE, MOMENTUM, VIEWS, StepPlan, masking, passes_of, sequence_loss
+from pretrain.step.negatives import count_negatives
+from pretrain.step.placement import Placement, place
+from pretrain.step.plan import (
+    GUIDE,
+    MOMENTUM,
+    VIEWS,
+    StepPlan,
+    initial_owners,
+    masking,
+    passes_of,
+    sequence_loss,
+)
 from pretrain.step.reduction import reduction_of
 from pretrain.step.shares import SequenceLosses, measure_shares
 from pretrain.telemetry.stopwatch import Stopwatch
@@ -79,6 +87,25 @@ class StepResult:
     sums: tuple[int, ...]
     busy: tuple[int, ...]
     negatives: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedStep:
+    """What a step computes: agreed on by all ranks, and on this rank's device.
+
+    number: of the step. plan: merged, of all ranks, on the CPU.
+    rows: pass -> the micro-batches that this rank runs. placements: pass -> which rank runs which sequences.
+    sequences: `StepPlan.sequences`, and "owner", the rank that drew each; on the device.
+    weights: of the losses, by name.
+    """
+
+    number: int
+    plan: StepPlan
+    rows: dict[str, list[MicroBatch]]
+    placements: dict[str, Placement]
+    sequences: dict[str, Tensor]
+    weights: dict[str, float]
+    collects_diagnostics: bool
 
 
 class WholeBatch:
@@ -138,20 +165,9 @@ class WholeBatch:
             (`BatchContext.collects_diagnostics`). Changes no loss and no gradient.
         busy: a number of this rank's that all are told, in the same all-gather (`StepPlan.busy`).
         """
-        weights = self.objective.weights(batch.step)
-        passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
-        own = StepPlan.of_rank(batch, self.objective, passes, request, busy)
-        plan = own.merge(self._gather(own.to_tensor(self._most(len(batch))), self.hosts))
-        owners = torch.from_numpy(initial_owners(plan.drawn))
-        lengths, of_host = plan.sequences["length"], plan.sequences
-        negatives = self._negatives(plan, owners) if VIEWS in passes else None
-        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
-        rows, sequences = send_all(
-            {name: part.micro_batches(counts[name]) for name, part in passes.items()},
-            plan.sequences | {"owner": owners},
-            self.device,
-        )
-        plan = replace(plan, micro_batches=counts, sequences=sequences)
+        step = self._placed(batch, request, busy, collects_diagnostics)
+        plan, rows = step.plan, step.rows
+        negatives = count_negatives(plan, self.objective, self.mask_duplicates) if VIEWS in rows else None
         maskings = [rows[masking(copy)] for copy in range(len(batch.masked)) if masking(copy) in rows]
 
         losses: dict[str, Tensor] = {}
@@ -159,20 +175,18 @@ class WholeBatch:
         vectors = None
         with self.engine.module.weights_unchanged(), self.reduction.of_step():
             if VIEWS in rows:
-                vectors, losses, measures = self._sentence_level(
-                    batch, rows, placements, plan, weights, not maskings, collects_diagnostics, of_host
-                )
+                vectors, losses, measures = self._sentence_level(step, last=not maskings)
             elif self.objective.roles:
                 zero = self._run(SentenceModel.touch_unused_heads, self.device)
                 if zero.requires_grad:  # without heads it depends on nothing
                     self.reduction.backward(zero, final=not maskings)
             if maskings:
-                losses["mlm"] = self._token_level(maskings, plan.masked_tokens, weights["mlm"])
+                losses["mlm"] = self._token_level(maskings, plan.masked_tokens, step.weights["mlm"])
         # each rank reads its own lanes, and all must warn and record the same
         substitutions = gathered(batch.substitutions, self.hosts) if plan.substitutions else []
         losses = {name: value.double() for name, value in losses.items()}
         nothing = torch.zeros((), dtype=torch.float64, device=self.device)
-        losses["total"] = sum((weights[name] * value for name, value in losses.items()), nothing)
+        losses["total"] = sum((step.weights[name] * value for name, value in losses.items()), nothing)
         return StepResult(
             losses=losses,
             measures=measures,
@@ -181,59 +195,66 @@ class WholeBatch:
             masked_tokens=sum(plan.masked_tokens),
             micro_batches=(plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
             request=plan.request,
-            lengths=lengths,
+            lengths=plan.sequences["length"],
             substitutions=[row for of_rank in substitutions for row in of_rank],
             sums=plan.sums,
             busy=plan.busy,
             negatives=negatives,
         )
 
+    def _placed(self, batch: RankBatch, request: int, busy: int, collects_diagnostics: bool) -> PlacedStep:
+        """Agree with all ranks on the step's passes, and bring what this rank encodes to the device."""
+        passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
+        own = StepPlan.of_rank(batch, self.objective, passes, request, busy)
+        plan = own.agree(self.lanes, self.rank, self.world, self.hosts)
+        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
+        rows, sequences = send_all(
+            {name: part.micro_batches(counts[name]) for name, part in passes.items()},
+            plan.sequences | {"owner": torch.from_numpy(initial_owners(plan.drawn))},
+            self.device,
+        )
+        weights = self.objective.weights(batch.step)
+        plan = replace(plan, micro_batches=counts)
+        return PlacedStep(batch.step, plan, rows, placements, sequences, weights, collects_diagnostics)
+
     # ---- sentence level: embed, relate, backpropagate
 
     def _sentence_level(
-        self,
-        batch: RankBatch,
-        rows: dict[str, list[MicroBatch]],
-        placements: dict[str, Placement],
-        plan: StepPlan,
-        weights: dict[str, float],
-        last: bool,
-        collects_diagnostics: bool,
-        of_host: dict[str, Tensor],
+        self, step: PlacedStep, last: bool
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor | float]]:
-        """Run the three passes; return the vectors [views, N, d], losses and measures."""
-        views, placed, objective = rows[VIEWS], placements[VIEWS], self.objective
+        """Run the three passes; return the vectors [views, N, d], losses and measures.
+
+        last: no other pass of the step goes backward after these.
+        """
+        views, placed, objective = step.rows[VIEWS], step.placements[VIEWS], self.objective
         single = len(views) == 1
         with self.clock("encode"), nullcontext() if single else torch.no_grad():
             parts = [self._run(self.graphs.embed, row) for row in views]
         with self.clock("loss"):
             whole = self._in_order(views, parts, placed)
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
-            context = self._context(batch, plan, collects_diagnostics, of_host)
-        if GUIDE in rows:
-            context = replace(context, guided=self._guided(rows[GUIDE], placements[GUIDE]))
-        momentum = (
-            self._follow(batch.step, rows[MOMENTUM], placements[MOMENTUM]) if MOMENTUM in rows else None
-        )
-        losses, of_sequences = self._sequence_level(
-            batch.step, rows, placements, whole, plan, weights, context
-        )
+            context = self._context(step)
+        if GUIDE in step.rows:
+            context = replace(context, guided=self._guided(step))
+        momentum = self._follow(step) if MOMENTUM in step.rows else None
+        losses, of_sequences = self._sequence_level(step, whole, context)
 
         with self.clock("loss"), shared_over(self.world):
             whole.requires_grad_()
             terms = self._run(SentenceModel.relate, dict(zip(objective.roles, whole)), context)
-            total = sum(weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
+            total = sum(step.weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
             # Each rank computes this loss by itself. Where one alone finds it not finite, its gradients are
             # made so: they reach all ranks, which then leave the update out together. No host sync.
             total = total * torch.where(total.detach().isfinite(), 1.0, torch.nan)
             self.reduction.backward(total, final=False)
             own_gradient = placed.local_rows(whole.grad.flatten(0, 1)) * self.world
-            if collects_diagnostics:
-                context.measures.update(
-                    measure_shares(self.engine.module, whole, context, list(terms), weights, of_sequences)
+            if step.collects_diagnostics:
+                shares = measure_shares(
+                    self.engine.module, whole, context, list(terms), step.weights, of_sequences
                 )
+                context.measures.update(shares)
             if momentum is not None:
-                objective.remember(momentum, plan.sequences[f"identity {objective.momentum_role}"])
+                objective.remember(momentum, step.sequences[f"identity {objective.momentum_role}"])
 
         for index, row in enumerate(views):
             with self.clock("encode"):
@@ -244,83 +265,53 @@ class WholeBatch:
         losses |= {name: term.detach() for name, term in terms.items()}
         return whole.detach(), losses, context.measures
 
-    def _context(
-        self, batch: RankBatch, plan: StepPlan, collects_diagnostics: bool, of_host: dict[str, Tensor]
-    ) -> BatchContext:
-        roles, of_sequences = self.objective.roles, plan.sequences
-        identities = {role: of_host[f"identity {role}"] for role in roles}
+    def _context(self, step: PlacedStep) -> BatchContext:
+        roles, sequences = self.objective.roles, step.sequences
+        identities = {role: step.plan.sequences[f"identity {role}"] for role in roles}
         return BatchContext(
-            step=batch.step,
-            progress=batch.step / self.objective.steps,
+            step=step.number,
+            progress=step.number / self.objective.steps,
             seed=self.seed,
-            present={role: of_sequences[f"present {role}"].bool() for role in roles},
-            labels=of_sequences.get("label"),
-            groups=of_sequences["owner"],
+            present={role: sequences[f"present {role}"].bool() for role in roles},
+            labels=sequences.get("label"),
+            groups=sequences["owner"],
             identities=identities if self.mask_duplicates else None,
-            collects_diagnostics=collects_diagnostics,
+            collects_diagnostics=step.collects_diagnostics,
         )
 
-    def _negatives(self, plan: StepPlan, owners: Tensor) -> float | None:
-        """Count the negatives of an anchor, in the mean, while the plan is on the host."""
-        objective, sequences, drawn = self.objective, plan.sequences, plan.drawn
-        pool = objective.pool(sum(drawn), self.world)
-        if not objective.negatives(pool):
-            return None
-        given = [role for role in objective.roles if column_of(role) == NEGATIVE]
-        there = [sequences[f"present {role}"].double() for role in given]
-        present = torch.stack(there).mean().item() if given else 1.0
-        if not self.mask_duplicates:
-            return objective.negatives(pool, present)
-        texts = [sequences[f"identity {role}"] for role in objective.roles if role not in given]
-        meanings = Meanings.of(torch.stack(texts))
-        groups = owners if objective.is_local else torch.zeros_like(meanings.records)
-        keys = meanings.records * self.world + groups  # a meaning, where anchors see no other rank's
-        members = keys.bincount(minlength=self.world * len(meanings.texts)).double()
-        equal = 0.0
-        for role, of_role in zip(given, there):
-            meaning = meanings.look_up(sequences[f"identity {role}"])
-            anchors = members[meaning.clamp(min=0) * self.world + groups].masked_fill_(meaning < 0, 0.0)
-            equal += (anchors * of_role).mean().item() / len(given)
-        return objective.negatives(pool, present, members[keys].mean().item() - 1, equal)
-
-    def _follow(self, step: int, rows: list[MicroBatch], placed: Placement) -> Tensor:
+    def _follow(self, step: PlacedStep) -> Tensor:
         """Take a step of the momentum encoder; return its vectors of the global batch, float32[N, d]."""
-        if step:
+        if step.number:
             self.objective.follow()
+        rows = step.rows[MOMENTUM]
         with self.clock("encode"):
             parts = [self._run(SentenceModel.embed_by_momentum, row) for row in rows]
-        return self._in_order(rows, parts, placed)
+        return self._in_order(rows, parts, step.placements[MOMENTUM])
 
-    def _guided(self, rows: list[MicroBatch], placed: Placement) -> dict[str, Tensor]:
+    def _guided(self, step: PlacedStep) -> dict[str, Tensor]:
         """Return the guide's vectors of the global batch: role -> float32[N, g]."""
         model = self.engine.module  # not by the engine: it holds no parameter of the guide
+        rows, roles = step.rows[GUIDE], self.objective.guided_roles
         with self.clock("encode"):
             parts = [model.embed_by_guide(row) for row in rows]
-        roles = self.objective.guided_roles
-        return dict(zip(roles, self._in_order(rows, parts, placed).unflatten(0, (len(roles), -1))))
+        vectors = self._in_order(rows, parts, step.placements[GUIDE])
+        return dict(zip(roles, vectors.unflatten(0, (len(roles), -1))))
 
     # ---- losses of one sequence at a time, conditioned on the whole batch
 
     def _sequence_level(
-        self,
-        step: int,
-        rows: dict[str, list[MicroBatch]],
-        placements: dict[str, Placement],
-        whole: Tensor,
-        plan: StepPlan,
-        weights: dict[str, float],
-        context: BatchContext,
+        self, step: PlacedStep, whole: Tensor, context: BatchContext
     ) -> tuple[dict[str, Tensor], SequenceLosses]:
         """Back-propagate the terms' sequence losses; return them, and what is known of their gradients.
 
         Their gradients by what they were conditioned on, and their checks, are left in `context`.
         """
-        passes = self.objective.sequence_passes(step)
+        passes = self.objective.sequence_passes(step.number)
         losses: dict[str, Tensor] = {}
         of_sequences = SequenceLosses()
         if not passes:
             return losses, of_sequences
-        active = self.objective.active_sequence_terms(step)
+        active = self.objective.active_sequence_terms(step.number)
         for term in active.values():
             term.probe = Probe() if context.collects_diagnostics else None
         with self.clock("loss"):
@@ -329,26 +320,28 @@ class WholeBatch:
         applied = 1.0 if self.loss_scale is None else self.loss_scale.value
         for name, role in passes:
             term = self.objective.terms[name]
-            tokens = sum(plan.tokens[sequence_loss(name, other)] for other in term.sequence_roles)
+            tokens = sum(step.plan.tokens[sequence_loss(name, other)] for other in term.sequence_roles)
             scale = term.sequence_scale(whole.shape[1] * len(term.sequence_roles), tokens)
-            placed, condition = placements[sequence_loss(name, role)], conditions[name].get(role)
+            placed, condition = step.placements[sequence_loss(name, role)], conditions[name].get(role)
             if condition is not None:
                 gradient = condition.new_zeros((placed.max_rows_per_rank, *condition.shape[1:]))
                 condition = placed.local_rows(condition)
             total = torch.zeros((), dtype=torch.float64, device=self.device)
-            for row in rows[sequence_loss(name, role)]:
+            for row in step.rows[sequence_loss(name, role)]:
                 own = None if condition is None else condition[row.rows].requires_grad_()
                 with self.clock("encode"):
                     loss = self._run(SentenceModel.sequence_loss, name, role, row, own)
                 total += loss.detach()
                 with self.clock("backward"):
-                    self._backward_scaled(loss * (scale * weights[term.sequence_term] * self.world), False)
+                    self._backward_scaled(
+                        loss * (scale * step.weights[term.sequence_term] * self.world), False
+                    )
                 if own is not None and own.grad is not None:
                     gradient[row.rows] = own.grad / (self.world * applied)
             dist.all_reduce(total)
             losses[term.sequence_term] = losses.get(term.sequence_term, 0.0) + total * scale
             if condition is not None:
-                context.condition_gradients[role] = placed.in_order(self._gather(gradient))
+                context.condition_gradients[role] = placed.in_order(gather_equal(gradient))
         for name, term in active.items() if context.collects_diagnostics else ():
             of_sequences.conditioned = term.sequence_term if conditions[name] else of_sequences.conditioned
             context.measures.update(of_sequences.finish(term, self.world * applied))
@@ -390,21 +383,7 @@ class WholeBatch:
         vectors = parts[0].new_zeros((placed.max_rows_per_rank, parts[0].shape[1]))
         for row, part in zip(rows, parts):
             vectors[row.rows] = part.detach()
-        return placed.in_order(self._gather(vectors))
-
-    def _gather(self, part: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-        """Stack all ranks' tensors of the same shape in order of rank: [W, ...]; of one rank, a view."""
-        if self.world == 1:
-            return part[None]
-        part = part.contiguous()
-        every = part.new_empty((self.world, *part.shape))
-        dist.all_gather_into_tensor(every.view(-1), part.view(-1), group=group)
-        return every
-
-    def _most(self, sequences: int) -> int:
-        """Return the most sequences that a rank draws, from how many this one does."""
-        first, stop = lanes_of_rank(self.lanes, self.rank, self.world)
-        return sequences // (stop - first) * most_lanes(self.lanes, self.world)
+        return placed.in_order(gather_equal(vectors))
 
     def _backward_scaled(self, loss: Tensor, final: bool, weight: float = 1.0) -> None:
         """Go backward from a loss that passed through the encoder's precision; `weight` it in float32."""

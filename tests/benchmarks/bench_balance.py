@@ -24,7 +24,8 @@ import numpy as np
 
 from pretrain.data.lanes import Lanes
 from pretrain.data.shards import ShardReader
-from pretrain.step.placement import balance, imbalance, initial_owners
+from pretrain.step.placement import balance, imbalance
+from pretrain.step.plan import initial_owners
 
 WORD = 4  # bytes of a token on its way to another rank; a masking has two words a token, and two of a key
 

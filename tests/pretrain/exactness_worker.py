@@ -39,8 +39,8 @@ from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
-from pretrain.step.placement import ABOVE, balance, imbalance, initial_owners
-from pretrain.step.plan import passes_of
+from pretrain.step.placement import ABOVE, balance, imbalance
+from pretrain.step.plan import initial_owners, passes_of
 from pretrain.step.whole_batch import WholeBatch
 
 # isort: split

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pretrain.data.lanes import lanes_of_rank
-from pretrain.step.placement import ABOVE, balance, imbalance, initial_owners
+from pretrain.step.placement import ABOVE, balance, imbalance
+from pretrain.step.plan import initial_owners
 
 
 def sentence_lengths(count: int, seed: int = 0) -> np.ndarray:
