@@ -5,7 +5,7 @@ between them is what the rows change. A row that reads other batches is compared
 says so.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,6 @@ from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.sweep.evaluations import EvaluatedModel
 from pretrain.commands.sweep.file import Entry, Sweep
 from pretrain.commands.sweep.runs import SweepRun
-from pretrain.common.errors import UserError
 from pretrain.telemetry.intervals import interval, paired_error, spearman_of_draws, unpaired_error
 
 _DECIDES_BATCHES = ("shards", "manifest", "tokenizer")  # of a run's inputs (`pretrain.start.inputs`)
@@ -36,18 +35,6 @@ def baseline_of(sweep: Sweep, entries: Sequence[Entry]) -> str | None:
     return next(iter([*named, *trained]), None)
 
 
-def judging_column(sweep: Sweep, columns: Collection[str]) -> str:
-    """Return the column that decides whether a row is grey: the file's, its average, or its first.
-
-    Raises:
-        UserError: the file names a column that the table does not have.
-    """
-    if sweep.judged_by and sweep.judged_by not in columns:
-        raise UserError(f"judged_by {sweep.judged_by!r}: no such column; there are {', '.join(columns)}")
-    averages = [title for title, name in sweep.columns.items() if name in ("sts.average", "average")]
-    return sweep.judged_by or next(iter([*averages, *sweep.columns, *columns]))
-
-
 def unpaired(first: SweepRun, second: SweepRun) -> list[str]:
     """Return why two finished runs of one seed did not read the same batches; nothing: they did."""
     reasons = []
@@ -63,24 +50,16 @@ def unpaired(first: SweepRun, second: SweepRun) -> list[str]:
     return reasons
 
 
-def add_differences(content: dict[str, Any], rows: Rows, baseline: str | None, judged_by: str) -> None:
-    """Add to each row of a table's content its `difference` to the baseline, and whether it is `grey`.
-
-    Args:
-        content: of `pretrain.commands.sweep.table.collect`.
-        judged_by: the column that decides whether a row is grey.
-    """
-    content |= {"baseline": baseline, "judged_by": judged_by}
+def add_differences(content: dict[str, Any], rows: Rows, baseline: str | None) -> None:
+    """Add to each row of a table's content (`pretrain.commands.sweep.table.collect`) its `difference`."""
+    content["baseline"] = baseline
     evaluated = {row["name"]: row for row in content["rows"] if row["runs"]}
     if baseline is None or baseline not in evaluated:
         return
     noise_of = cache(lambda task: _noises(task, rows, baseline))  # drawn once for all rows and columns
     for name, row in evaluated.items():
         if name != baseline:
-            pair = (row, evaluated[baseline])
-            row["difference"] = _difference(pair, rows, content["columns"], noise_of)
-            judged = row["difference"]["columns"].get(judged_by)
-            row["grey"] = None if judged is None else not judged["told"]
+            row["difference"] = _difference((row, evaluated[baseline]), rows, content["columns"], noise_of)
 
 
 def _difference(

@@ -1,7 +1,7 @@
 """Evaluate the runs of a sweep by the commands of finetune, and read their figures.
 
 A column's metric is one of
-    dev                      STS-B dev of best/, as evaluated during training: selects best/ and winners
+    dev                      STS-B dev of best/, as evaluated during training, which selects best/
     dev.last                 the same of the last step
     sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
     EVALUATION.TASK[.SCORE]  the headline, or another score, of `clearly EVALUATION`
@@ -99,7 +99,7 @@ class EvaluatedModel:
 def models_of(entry: Entry, runs: list[SweepRun], out: Path) -> list[EvaluatedModel]:
     """Return the models to evaluate for a row: its finished runs, or what its recipe starts from."""
     if entry.row.kind == "start":
-        config = entry.points[0].config(0)
+        config = entry.config(0)
         start = _start(config.model.init, entry.row.pooling or config.model.pooling, out)
         return [] if start is None else [start]
     weights = entry.row.weights

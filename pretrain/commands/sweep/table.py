@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from pretrain.commands.sweep.differences import Rows, add_differences, baseline_of, judging_column, tasks_of
+from pretrain.commands.sweep.differences import Rows, add_differences, baseline_of, tasks_of
 from pretrain.commands.sweep.evaluations import EvaluatedModel, metric, models_of
 from pretrain.commands.sweep.file import Row, Sweep
 from pretrain.commands.sweep.runs import SweepPlan
@@ -76,15 +76,8 @@ def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
         rows.append(row)
         if entry.row.kind == "quoted":
             continue
-        runs = plan.chosen(entry)
+        runs = plan.runs_of(entry)
         row["wanted"] = len(plan.seeds_of(entry)) if entry.row.kind == "trained" else 1
-        if entry.searched:
-            winner = plan.winner(entry)
-            row["search"] = {
-                "by": sweep.select,
-                "best": None if winner is None else entry.points[winner].label,
-                "points": len(entry.points),
-            }
         models[entry.name] = models_of(entry, runs, out)
         for model in models[entry.name]:
             of_run: dict[str, Any] = {
@@ -113,8 +106,7 @@ def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    judged_by = judging_column(sweep, content["columns"])
-    add_differences(content, models, baseline_of(sweep, plan.entries), judged_by)
+    add_differences(content, models, baseline_of(sweep, plan.entries))
     return content
 
 
@@ -170,12 +162,8 @@ def tabulate(content: dict[str, Any]) -> str:
 
     for row in content["rows"]:
         name, runs, named = row["name"].replace("|", "\\|"), row["runs"], len(lines)
-        if row.get("grey"):
-            name = f"*~ {name}*"
         if row["kind"] != "quoted":
             count = f"{len(runs)} of {row['wanted']} seeds" if row["kind"] == "trained" else "as it is"
-            if row.get("search"):
-                count += f", {row['search']['best'] or 'search unfinished'}"
             line(name, f"ours, {count}", row["mean"], row["std"])
             if len(runs) > 1:
                 line(
@@ -233,9 +221,8 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
     lines = [
         f"Less {baseline}: the difference, and its 95% interval over seeds (Student's t), in columns of STS "
         "over the sentence pairs too. Runs with the same seed read the same batches with the same dropout. "
-        f"~: the interval holds 0. A row in italics with ~ cannot be told from {baseline} by "
-        f"{content['judged_by']}. One interval in twenty misses: of twenty rows that do nothing, expect one "
-        "to look otherwise."
+        f"~: the interval holds 0, so the row cannot be told from {baseline} by that column. One interval in "
+        "twenty misses: of twenty rows that do nothing, expect one to look otherwise."
     ]
     unpaired: dict[str, list[str]] = {}
     for row in compared:
