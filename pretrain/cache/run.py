@@ -12,14 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import BaseModel
 
 from augment.core.keys import sequence_keys
 from augment.spec.grammar import alternatives, parse
 from augment.spec.resources import SYNONYMS, resource_hash, resources, rules_digest
 from pretrain.cache.augmenting import (
-    CHANGED,
     COLUMNS,
     LABELLED,
     Augmented,
@@ -55,7 +53,6 @@ class Contents(BaseModel):
     columns: dict[str, str]
     seed: int
     copies: int
-    unchanged: str
     rules: str
     resources: dict[str, str]
 
@@ -135,13 +132,8 @@ class AugmentShard(_CacheStep):
                 stored = merge_columns(chunk.sequences, list(columns.values()))
                 view = made.labelled_view
                 labels = None if view is None else columns[LABELLED].labels(view)
-                if made.unchanged == "drop":
-                    kept = np.logical_and.reduce([column.outcome == CHANGED for column in columns.values()])
-                    stored = stored.take(np.flatnonzero(np.repeat(kept, 1 + len(columns))))
-                    labels = None if labels is None else labels[kept]
-                if len(stored):
-                    starts = stored.offsets[:-1][stored.lengths > 0] + 1
-                    writer.write(stored, starts, columns=1 + len(columns), labels=labels)
+                starts = stored.offsets[:-1][stored.lengths > 0] + 1
+                writer.write(stored, starts, columns=1 + len(columns), labels=labels)
         AugmentedShard(counts=counts, shard=writer.record).write(self.work, rank)
 
 
@@ -160,8 +152,6 @@ class MergeCache(_CacheStep):
             for column, outcomes in done.counts.items():
                 for name, more in outcomes.items():
                     counts[column][name].update(more)
-        if not any(shard["chunks"] for shard in shards["train"]):
-            raise UserError("--unchanged drop leaves nothing: name other augmentations, or --unchanged keep")
         reader = ShardReader(self.plan.data)
         source = reader.manifest
         copy_tree(reader.tokenizer_path, self.out / "tokenizer")
@@ -197,7 +187,6 @@ def cache(
     seed: int = 42,
     copies: int = 1,
     synonyms: str | None = None,
-    unchanged: str = "keep",
     progress: bool = True,
     **execution: Any,
 ) -> dict:
@@ -212,7 +201,6 @@ def cache(
             them together.
         seed, copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The
             held-out split has one copy.
-        unchanged: "keep", or "drop" the records with a column in which nothing has changed.
         execution: fields of `ExecutorOptions`; they change nothing in the shards.
 
     Raises: UserError or AugmentationError for data that has columns already, a specification that is wrong,
@@ -222,7 +210,7 @@ def cache(
     options = ExecutorOptions.checked(**execution)
     readers = {split: ShardReader(data, split) for split in SPLITS}
     require_files(data, readers["train"].manifest)
-    made, synonyms = _contents(readers, columns, seed, copies, synonyms, unchanged)
+    made, synonyms = _contents(readers, columns, seed, copies, synonyms)
     if not (out / MANIFEST).is_file():
         open_pipelines(readers["train"], made.columns, synonyms)  # fails now, by name, not in a task
 
@@ -248,12 +236,7 @@ def cache(
 
 
 def _contents(
-    readers: dict[str, ShardReader],
-    columns: dict[str, str],
-    seed: int,
-    copies: int,
-    synonyms: str | None,
-    unchanged: str,
+    readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int, synonyms: str | None
 ) -> tuple[Contents, str | None]:
     """Check the settings; return what decides the shards, and the synonym table that every task reads."""
     reader = readers["train"]
@@ -267,8 +250,6 @@ def _contents(
             raise UserError(f"the augmentation {spec!r} of {column!r} changes nothing: name another")
     if LABELLED in columns:
         alternatives(columns[LABELLED])
-    if copies < 1:
-        raise UserError(f"--resample {copies}: how many copies of every sentence, 1 or more")
     columns = {column: str(parse(spec)) for column, spec in columns.items()}
     read = resources(columns.values(), synonyms)
     hashes = {name: resource_hash(where) for name, where in read.items()}
@@ -280,7 +261,6 @@ def _contents(
         columns=columns,
         seed=seed,
         copies=copies,
-        unchanged=unchanged,
         rules=rules_digest(),
         resources={name: hashes[name] or f"unknown: {where}" for name, where in read.items()},
     )

@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -31,7 +31,6 @@ from pretrain.commands.sweep.runs import (
     SweepRun,
     Trainer,
     run_of,
-    side_by_side,
     slug,
     unequal_inputs,
 )
@@ -204,7 +203,10 @@ class SweepWork:
                 name = f"{run.name} " if self.flags.jobs > 1 else ""
                 _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}")
 
-        side_by_side([partial(train_one, *pair) for pair in enumerate(runs, 1)], self.flags.jobs)
+        with ThreadPoolExecutor(self.flags.jobs) as pool:
+            list(
+                pool.map(train_one, range(1, len(runs) + 1), runs)
+            )  # a request to stop begins no further one
         for name, words in self.trainer.failures.items():
             _print_line(f"failed: {name}: {words}")
 

@@ -18,8 +18,8 @@ import shlex
 import statistics
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ import numpy as np
 from augment.core.own_code import require_allowed
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.sweep.file import Entry
-from pretrain.commands.sweep.runs import SweepRun, Trainer, side_by_side, slug
+from pretrain.commands.sweep.runs import SweepRun, Trainer, slug
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, start_logged, wait_for_end
@@ -138,16 +138,18 @@ def evaluate(
     }
     todo = [pair for results, pair in wanted.items() if not results.is_file()]
 
-    def run(number: int, model: EvaluatedModel, evaluation: str) -> None:
+    def run(number: int, pair: tuple[EvaluatedModel, str]) -> None:
+        model, evaluation = pair
         trainer.check_for_stop()
-        trainer.print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}")
+        trainer.print_line(f"[{number}/{len(todo)}] {evaluation} of {model.model}")
         make_folder(model.folder)
         log = model.folder / f"{evaluation}.txt"
         process = start_logged(model.words(evaluation, evaluations[evaluation]), log, trainer.environment)
         if code := wait_for_end(process, trainer.check_for_stop):
             trainer.print_line(f"  FAILED ({code}): {failure_line(log)}")
 
-    side_by_side([partial(run, number, *pair) for number, pair in enumerate(todo)], jobs)
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(run, range(1, len(todo) + 1), todo))  # what the first to fail raises begins no more
 
 
 def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:

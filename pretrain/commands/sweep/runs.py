@@ -6,13 +6,10 @@ start). So every row and sweep that asks for a run finds it again, and never one
 
 import hashlib
 import json
-import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -45,7 +42,6 @@ FREE = {
     "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds"},
     "evaluate": {"sts"},
 }
-SECONDS_BETWEEN_LINES = 30.0
 
 
 @dataclass(frozen=True)
@@ -239,7 +235,9 @@ class Trainer:
                 if run.state == "done":
                     return True
                 begun = f", from step {run.steps_done:,}" if run.steps_done else ""
-                self.print_line(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
+                self.print_line(
+                    f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}/log.txt"
+                )
                 words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
                 code = self._process(words, run.folder / "log.txt", run.folder)
         except FolderTakenError as taken:
@@ -280,10 +278,10 @@ class Trainer:
             child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)
         except OSError as error:
             raise UserError(f"--launch: {words[0]} cannot be started ({error.strerror})") from None
-        stopping, last_line, last_time = False, "", time.monotonic()
+        stopping = False
 
         def pass_on_request() -> None:
-            nonlocal stopping, last_line, last_time
+            nonlocal stopping
             request = self.shutdown.requested()
             if request and not stopping and (not self.by_file or folder.is_dir()):
                 stopping = True
@@ -292,11 +290,6 @@ class Trainer:
                     replace(folder / STOP_FILE, b"")
                 else:
                     child.send_signal(next(number for number, what in SIGNALS.items() if what == request))
-            if time.monotonic() - last_time > SECONDS_BETWEEN_LINES:
-                last_time = time.monotonic()
-                if (line := _newest_step(log)) != last_line:
-                    last_line = line
-                    self.print_line(f"{line}  [{folder.name}]")
 
         code = wait_for_end(child, pass_on_request)
         if stopping and self.by_file:
@@ -308,22 +301,3 @@ class Trainer:
         """Raise StopRequested if a signal has requested a stop."""
         if request := self.shutdown.requested():
             raise StopRequested(request)
-
-
-def side_by_side(work: Sequence[Callable[[], None]], jobs: int) -> None:
-    """Do pieces of work in order, `jobs` at a time; what the first to fail raises begins no further one."""
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(piece) for piece in work]
-        try:
-            for future in as_completed(futures):
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _newest_step(log: Path) -> str:
-    with open(log, "rb") as stream:
-        stream.seek(max(0, os.path.getsize(log) - 4096))
-        lines = stream.read().decode(errors="replace").splitlines()
-    return next((line for line in reversed(lines) if line.startswith("step ")), "")

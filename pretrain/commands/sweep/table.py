@@ -213,7 +213,7 @@ def _differences(difference: dict[str, Any], titles: list[str]) -> list[str]:
 
 
 def _about_differences(content: dict[str, Any]) -> list[str]:
-    """Return what must be known to read the differences, and which rows are not paired."""
+    """Return what must be known to read the differences."""
     compared = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
     if not compared:
         return []
@@ -224,11 +224,8 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
         f"~: the interval holds 0, so the row cannot be told from {baseline} by that column. One interval in "
         "twenty misses: of twenty rows that do nothing, expect one to look otherwise."
     ]
-    unpaired: dict[str, list[str]] = {}
     for row in compared:
         found = row["difference"]
-        if found["unpaired"]:
-            unpaired.setdefault(", ".join(found["unpaired"]), []).append(row["name"])
         alone = [
             title
             for title, around in found["columns"].items()
@@ -241,9 +238,6 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
             )
         if found["one_seed"]:
             lines.append(f"{row['name']}: one seed, so its interval says nothing of other seeds.")
-    for reason, names in unpaired.items():
-        verb = "is" if len(names) == 1 else "are"
-        lines.append(f"{', '.join(names)} {verb} not paired with {baseline}: {reason}.")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Differences of rows to a baseline: which runs are paired, how the table says it."""
+"""Differences of rows to a baseline, and how the table says them."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sweep_helpers import entries_of, write_sweep
 
-from pretrain.commands.sweep.differences import baseline_of, tasks_of, unpaired
+from pretrain.commands.sweep.differences import baseline_of, tasks_of
 from pretrain.commands.sweep.file import expand, read_sweep
 from pretrain.commands.sweep.runs import SweepPlan
 from pretrain.commands.sweep.table import collect, tabulate
@@ -102,22 +102,19 @@ def test_a_row_scored_on_other_pairs_loses_its_own_part_of_the_interval_alone(tm
     assert "better: intervals of STS-B dev are over seeds alone" in table
 
 
-def test_rows_of_other_batches_are_compared_as_independent_ones(tmp_path):
-    rows = ROWS | {"large": {"set": {"train.global_batch": 256}}, "elsewhere": {"set": {"train.lr": 3e-3}}}
-    sweep, plan = plan_of(tmp_path, rows=rows, baseline="same", seeds=[1, 2])
+def test_rows_without_a_seed_in_common_are_compared_as_independent_ones(tmp_path):
+    sweep, plan = plan_of(
+        tmp_path, rows=ROWS | {"other": {"seeds": [3, 4], "set": {"train.lr": 3e-3}}}, seeds=[1, 2]
+    )
     for entry in plan.entries:
         for run in plan.runs_of(entry):
-            shards = "t" if entry.name == "elsewhere" else "s"
-            finish(run, 50.0 + run.seed + (entry.name == "large") * run.seed, shards=shards)
-    content = collect(sweep, plan, tmp_path / "out")
-    by_name = {row["name"]: row for row in content["rows"]}
-    assert by_name["base"]["difference"]["unpaired"] == [] and by_name["base"]["difference"]["to"] == "same"
-    assert by_name["large"]["difference"]["unpaired"] == ["train.global_batch is 256, not 128"]
-    assert by_name["elsewhere"]["difference"]["unpaired"] == ["other data (shards)"]
-    found = by_name["large"]["difference"]["columns"]["STS-B"]
-    expected = stats.ttest_ind([52.0, 54.0], [51.0, 52.0], equal_var=False).confidence_interval(0.95)
-    assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high))
-    assert "large is not paired with same: train.global_batch is 256, not 128." in tabulate(content)
+            finish(run, 50.0 + run.seed + (entry.name == "other") * run.seed)
+    found = collect(sweep, plan, tmp_path / "out")["rows"][-1]["difference"]
+    assert found["seeds"] == []
+    expected = stats.ttest_ind([56.0, 58.0], [51.0, 52.0], equal_var=False).confidence_interval(0.95)
+    assert (found["columns"]["STS-B"]["low"], found["columns"]["STS-B"]["high"]) == pytest.approx(
+        (expected.low, expected.high)
+    )
 
 
 def test_a_single_run_is_not_known_better_than_the_runs_it_is_compared_with(tmp_path):
@@ -127,7 +124,7 @@ def test_a_single_run_is_not_known_better_than_the_runs_it_is_compared_with(tmp_
     for number, run in enumerate([*base, large[2]]):
         finish(run, 50.0 + number)
     difference = collect(sweep, plan, tmp_path / "out")["rows"][1]["difference"]
-    assert difference["unpaired"] and difference["one_seed"] and difference["columns"] == {}
+    assert difference["one_seed"] and difference["columns"] == {}
 
 
 def test_one_seed_has_an_interval_over_pairs_alone(tmp_path):
@@ -155,12 +152,6 @@ def test_the_baseline_is_the_files_or_the_first_trained_row(tmp_path):
     assert baseline(rows=quoted) is None
     with pytest.raises(UserError, match=r"baseline 'of others'.*as it is, base"):
         baseline(rows=quoted | ROWS, baseline="of others")
-
-
-def test_lanes_decide_batches_too(tmp_path):
-    _, plan = plan_of(tmp_path, rows={"a": {}, "b": {"set": {"data.lanes": 8}}})
-    first, second = (plan.runs_of(entry)[0] for entry in plan.entries)
-    assert unpaired(first, second) == ["data.lanes is 16, not 8"]
 
 
 def test_metrics_of_sts_have_pairs():
