@@ -6,7 +6,7 @@ alone.
 """
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,6 @@ from pretrain.cache.augmenting import (
     Augmented,
     augment,
     merge_columns,
-    names_of,
     open_pipelines,
     view_number,
 )
@@ -61,10 +60,6 @@ class Contents(BaseModel):
         """Return the view whose augmentations are the labels; None if there are no labels."""
         spec = self.columns.get(LABELLED)
         return None if spec is None else ViewSpec(LABELLED, spec, labelled=True)
-
-    def no_counts(self) -> Rates:
-        """Return a counter for each augmentation of each column."""
-        return {column: {name: Counter() for name in names_of(spec)} for column, spec in self.columns.items()}
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,7 @@ class AugmentShard(_CacheStep):
         reader = ShardReader(self.plan.data, task.split)
         pipelines = open_pipelines(reader, made.columns, self.plan.synonyms)
         views = {column: view_number(column, made.columns) for column in made.columns}
-        counts = made.no_counts()
+        counts: Rates = {column: defaultdict(Counter) for column in made.columns}
         path = self.out / task.split / f"shard-{task.number:05d}.tar"
         with ShardWriter(path, reader.manifest["token_dtype"], self.work / "partial") as writer:
             for number in range(task.first_chunk, task.first_chunk + task.chunks):
@@ -145,7 +140,7 @@ class MergeCache(_CacheStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         made = self.plan.made
         shards: dict[str, list] = {split: [] for split in SPLITS}
-        counts = made.no_counts()
+        counts: Rates = {column: defaultdict(Counter) for column in made.columns}
         for number, task in enumerate(self.plan.tasks):
             done = AugmentedShard.read(self.work, number)
             shards[task.split].append(done.shard)

@@ -72,7 +72,6 @@ class SweepFlags(BaseModel):
         description="runs and evaluations at a time, each with its share of the cores: without a GPU, "
         "small runs end sooner with one for each core",
     )
-    clean: bool = Field(False, description="remove the checkpoints of finished runs; best/, export/ stay")
 
 
 def sweep(file: str = "", *, flags: SweepFlags, dry_run: bool = False, **overrides: str) -> int:
@@ -95,12 +94,15 @@ def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = No
             if it is done.
     """
     runs = SweepWork(file, flags, overrides).plan.runs
-    lines = [
-        f"{number}\t{run.entry.name}\t{run.seed}\t{run.state}\t{run.folder}"
-        for number, run in enumerate(runs)
-    ]
-    for line in lines if words_of is None else _words(runs, words_of):
-        print(line)
+    if words_of is None:
+        for number, run in enumerate(runs):
+            print(number, run.entry.name, run.seed, run.state, run.folder, sep="\t")
+        return 0
+    if words_of >= len(runs):
+        raise UserError(f"there are {len(runs)} runs, from 0, and no run {words_of}; `plan` lists them")
+    run, trust = runs[words_of], ["--trust=true"] if "*" in allowed() else []
+    for word in [*run.words(run.folder), *trust] if run.state != "done" else []:
+        print(word)
     return 0
 
 
@@ -204,23 +206,19 @@ class SweepWork:
                 _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}")
 
         with ThreadPoolExecutor(self.flags.jobs) as pool:
-            list(
-                pool.map(train_one, range(1, len(runs) + 1), runs)
-            )  # a request to stop begins no further one
+            # a request to stop begins no further one
+            list(pool.map(train_one, range(1, len(runs) + 1), runs))
         for name, words in self.trainer.failures.items():
             _print_line(f"failed: {name}: {words}")
 
     def finish(self) -> int:
         """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
         sweep, chosen = self.sweep, self.chosen_evaluations
-        models = [
-            model
-            for entry in self.plan.entries
-            if entry.row.kind != "quoted"
-            for model in models_of(entry, self.plan.runs_of(entry), self.out)
-        ]
+        models = []
         for entry in self.plan.entries:
-            if names := unequal_inputs(runs := self.plan.runs_of(entry)):
+            runs = self.plan.runs_of(entry)
+            models += models_of(entry, runs, self.out)
+            if names := unequal_inputs(runs):
                 _print_line(
                     f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} "
                     "(inputs in report/summary.json). Remove those with the wrong one, and run the sweep "
@@ -235,9 +233,6 @@ class SweepWork:
         else:
             _print_line("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
         print(write(collect(sweep, self.plan, self.out), self.out / self.name))
-        if self.flags.clean:
-            for run in (model.run for model in models if model.run is not None):
-                discard(run.folder / "checkpoints")
         if others := (sweep.evaluations | sweep.of_start).keys() - chosen.keys():
             print(f"other columns need {', '.join(sorted(others))}: --evaluations all runs them")
         if sweep.figures:  # in a process: matplotlib, and models for some
@@ -283,13 +278,6 @@ def _with_seeds(sweep: Sweep, words: Sequence[str], count: int | None) -> Sweep:
         raise UserError(f"--seed-list {','.join(words)}: give different whole numbers by commas, as 1,11,42")
     rows = {name: row.model_copy(update={"seeds": None}) for name, row in sweep.rows.items()}
     return sweep.model_copy(update={"seeds": list(map(int, words))[:count], "rows": rows})
-
-
-def _words(runs: Sequence[SweepRun], number: int) -> list[str]:
-    if number >= len(runs):
-        raise UserError(f"there are {len(runs)} runs, from 0, and no run {number}; `plan` lists them")
-    run, trust = runs[number], ["--trust=true"] if "*" in allowed() else []
-    return [*run.words(run.folder), *trust] if run.state != "done" else []
 
 
 def _print_line(text: str) -> None:

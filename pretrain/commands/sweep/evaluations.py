@@ -169,8 +169,9 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
     if evaluation == "run":
         if model.run is None or not (summary := model.run.summary):
             return None
-        own = {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}
-        return own[rest] if rest in own else model.run.scores.get(rest)
+        if rest == "seconds_per_step":
+            return summary["seconds"] / summary["steps"] if summary["steps"] else None
+        return summary["best_step"] if rest == "best_step" else model.run.scores.get(rest)
     path = model.results(evaluation)
     if not path.is_file():
         return None

@@ -107,11 +107,6 @@ class SweepRun:
             if "warning" in record
         ]
 
-    @property
-    def seconds_per_step(self) -> float | None:
-        summary = self.summary
-        return summary["seconds"] / summary["steps"] if summary and summary["steps"] else None
-
     def words(self, folder: Path, **more: str) -> list[str]:
         """Return the flags of pretrain/main.py for this run in a folder.
 

@@ -220,7 +220,8 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
     baseline = content["baseline"]
     lines = [
         f"Less {baseline}: the difference, and its 95% interval over seeds (Student's t), in columns of STS "
-        "over the sentence pairs too. Runs with the same seed read the same batches with the same dropout. "
+        "over the sentence pairs too. Runs with the same seed read the same batches with the same dropout, "
+        "where the row changes neither batch nor data. "
         f"~: the interval holds 0, so the row cannot be told from {baseline} by that column. One interval in "
         "twenty misses: of twenty rows that do nothing, expect one to look otherwise."
     ]
