@@ -4,6 +4,7 @@ import datetime
 import os
 import platform
 import statistics
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,12 @@ def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
     }
 
 
-def columns_for(sweep: Sweep, row: Row) -> dict[str, str | list[str]]:
-    """Return the columns whose metrics this row has, with {KEY} replaced by the row's `at`."""
-    found: dict[str, str | list[str]] = {}
-    for title, name in columns_of(sweep).items():
-        try:
-            found[title] = name if isinstance(name, list) else name.format_map(row.at)
-        except KeyError:
-            continue
-    return found
-
-
 def figures(model: EvaluatedModel, sweep: Sweep, row: Row) -> dict[str, float]:
-    """Return column -> figure, where there is one."""
-    columns = columns_for(sweep, row)
+    """Return column -> figure, where there is one; {KEY} of a metric is the row's `at`."""
+    columns: dict[str, str | list[str]] = {}
+    for title, name in columns_of(sweep).items():
+        with suppress(KeyError):  # a column of rows that have the key
+            columns[title] = name if isinstance(name, list) else name.format_map(row.at)
     values = {
         title: value
         for title, name in columns.items()
