@@ -4,6 +4,7 @@ Parameters are counted on the run's model, without storage; formulas give the by
 activations.
 """
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -233,6 +234,44 @@ def step_flops(model: ModelSize, batch: BatchSize, layout: Layout) -> float:
     if batch.view_tokens > layout.ranks * layout.micro_batch_tokens:  # else their graph is kept
         again += batch.view_tokens
     return (1 + BACKWARD) * forward + model.token_flops * again
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What steps reached on a device where it was measured.
+
+    short, long: shares of the peak of rows of many tokens, of sequences of at most `SHORT` tokens, and of
+    longer ones. half: tokens of a row that reaches half of that: what a row and its step cost beside their
+    tokens is worth so many. host: seconds below which no step came, since the host had to launch it.
+    """
+
+    short: float
+    long: float
+    half: float
+    host: float
+
+
+SHORT = 128
+"""Tokens of the longest sequence whose attention is one tile (`pretrain.model.attention.BUCKETS`)."""
+
+
+def share_reached(
+    reached: Reached, model: ModelSize, batch: BatchSize, layout: Layout, length: int, peak: float
+) -> float:
+    """Return the share of the peak that a step reaches, as `step_flops` counts its work.
+
+    length: mean tokens of a sequence. peak: FLOP/s of all ranks together.
+    """
+    best = peak * (reached.short if length <= SHORT else reached.long)
+    work, seconds = step_flops(model, batch, layout), 0.0
+    of_head = (1 + BACKWARD) * model.masked_flops * batch.predicted
+    for tokens, head in ((batch.masked_tokens, of_head), (batch.tokens - batch.masked_tokens, 0.0)):
+        of_rank = tokens / layout.ranks
+        rows = math.ceil(of_rank / layout.micro_batch_tokens)
+        if rows:
+            flops = head + (work - of_head) * tokens / batch.tokens
+            seconds += flops * (1 + reached.half * rows / of_rank) / best
+    return work / (peak * max(seconds, reached.host))
 
 
 @dataclass(frozen=True)

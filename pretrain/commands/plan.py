@@ -23,11 +23,13 @@ from pretrain.commands.estimate import (
     Layout,
     ModelSize,
     PlannedTokenizer,
+    Reached,
     checkpoint_bytes,
     largest_micro_batch,
     measure_model,
     memory,
     peak,
+    share_reached,
     step_flops,
 )
 from pretrain.common import cli
@@ -49,7 +51,9 @@ GPUS = {
 }
 """Name -> TFLOP/s of bfloat16 products without sparsity, and GB of memory, from NVIDIA's data sheets."""
 MFU = 0.3
-"""Share of the peak that is assumed (docs/planning.md: what an H200 reached)."""
+"""Share of the peak where nobody has measured it: assumed."""
+MEASURED = {"h200": Reached(short=0.418, long=0.385, half=4000, host=0.016)}
+"""What BERT-base reached in half precision, with graphs (docs/performance.md, "On a GPU")."""
 MOST_GPUS = 65_536
 WIRE = {"fp32": 4, "bf16": 2}
 """`train.communication_dtype` -> bytes of an element."""
@@ -75,7 +79,8 @@ def plan(
         config: the recipe, or the config.yaml of a run; default: what training would take.
         gpus: number of ranks, one a GPU.
         gpu: h200, h100, a100-80, a100-40, l40s.
-        mfu: share of the peak that a step's work reaches, replay included; default: 0.3.
+        mfu: share of the peak that a step's work reaches, replay included; default: as BERT-base did on a GPU
+            that was measured, else 0.3.
         measured: folder of a finished run of this kind, whose share of the peak is taken.
         length: mean tokens of a sequence; none: of the data, else 24 for sentences, else max_length.
         peak: TFLOP/s of a GPU at bfloat16 products, without sparsity; none: the table's.
@@ -90,7 +95,7 @@ def plan(
     prepared = (settings.data_folder / MANIFEST).is_file()
     if {"data", "data.folder"} & overrides.keys() and not prepared:
         raise UserError(f"{settings.data_folder} holds no prepared data: prepare it, or leave out --data")
-    share = mfu or (MFU if measured is None else utilisation_of(measured))
+    share = mfu if measured is None else utilisation_of(measured)
     tokenizer: Any = PlannedTokenizer(settings.data.prepare.vocabulary)
     longest, from_data = None, prepared and length is None
     if prepared:
@@ -106,6 +111,11 @@ def plan(
     model = measure_model(settings, tokenizer, mean, precision)
     speed, capacity = peak or GPUS[gpu][0], memory or GPUS[gpu][1]
     said = f"of {measured}" if measured else "assumed" if mfu is None else "--mfu"
+    if share is None and peak is None and gpu in MEASURED and precision != "fp32":
+        layout = layout_of(settings, gpus, settings.train.zero)
+        share = share_reached(MEASURED[gpu], model, batch, layout, mean, gpus * speed * 1e12)
+        said = f"as BERT-base reached on an {gpu}"
+    share = share or MFU
     frozen = f" and {format_count(model.frozen)} frozen" if model.frozen else ""
     lengths = "of the data" if from_data else "assumed: --data or --length say more"
     lines = [

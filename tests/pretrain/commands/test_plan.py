@@ -46,6 +46,15 @@ def test_bad_input_is_one_message(monkeypatch, capsys, tmp_path, words, said):
     assert code == 2 and said in err and len(err.strip().splitlines()) == 1
 
 
+def test_a_device_that_is_no_h200_has_not_its_share(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    shares = [
+        run(monkeypatch, capsys, *words, "--train.precision=bf16", *SMALL)[1]
+        for words in ([], ["--peak=500"])
+    ]
+    assert "as BERT-base reached on an h200" in shares[0] and "30.0% of the peak (assumed)" in shares[1]
+
+
 def test_a_measured_run_gives_its_share_of_the_peak(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     rows = ['{"step": 1, "hfu": 0.1}', '{"step": 2, "hfu": 0.41}', '{"step": 3, "hfu": 0.43}', '{"step": 4}']
