@@ -80,7 +80,7 @@ def plan(
         gpus: number of ranks, one a GPU.
         gpu: h200, h100, a100-80, a100-40, l40s.
         mfu: share of the peak that a step's work reaches, replay included; default: as BERT-base did on a GPU
-            that was measured, else 0.3.
+            that was measured; else, and with peak, 0.3.
         measured: folder of a finished run of this kind, whose share of the peak is taken.
         length: mean tokens of a sequence; none: of the data, else 24 for sentences, else max_length.
         peak: TFLOP/s of a GPU at bfloat16 products, without sparsity; none: the table's.
