@@ -8,8 +8,7 @@
 #
 # Each task is a job of slurm/pretrain_clear.sh, on as many nodes and devices as the flags ask for: it saves, is requeued and goes
 # on after preemption and at its time limit. Runs that are done are not submitted again, so the same command continues after
-# failures. Where a row is searched, the runs of its winner are an array of their own, which waits for the search and for the
-# evaluations that decide it. ARRAY_LIMIT=N keeps at most N runs going at once.
+# failures. ARRAY_LIMIT=N keeps at most N runs going at once.
 
 #SBATCH --job-name=sweep
 #SBATCH --nodes=1
@@ -42,35 +41,20 @@ if [[ ${1:-} != --project=* ]]; then
   shift
   enter "$(cd "$(dirname "$0")/.." && pwd)"
   job=("$project/slurm/sweep.sh" "--project=$project")  # a word, since a site may export no variables to jobs
-  # Checks the file and every flag before anything is in the queue. Number, row, seed, state, stage, folder.
+  # Checks the file and every flag before anything is in the queue. Number, row, seed, state, folder.
   plan=$(python -m pretrain.commands.sweep plan "$@") || exit
-  numbers() {  # of the runs still to do of a stage, joined by commas
-    awk -F '\t' -v stage="$1" '$4 != "done" && $5 == stage {print $1}' <<<"$plan" | paste -sd ,
-  }
+  runs=$(awk -F '\t' '$4 != "done" {print $1}' <<<"$plan" | paste -sd ,)
   submit() { sbatch --parsable "$@" | cut -d ';' -f 1; }
-  after() { [[ -n $1 ]] && echo "--dependency=afterany:$1"; }
-  limit=${ARRAY_LIMIT:+%$ARRAY_LIMIT}
-  first=$(numbers first) second=$(numbers second) last=''
-  [[ -z $first && -z $second ]] && say "all runs are done; gathering"
-  if [[ -n $first ]]; then
-    last=$(submit ${flags[@]+"${flags[@]}"} --array="$first$limit" "${job[@]}" "$@")
-    [[ -n $last ]] || exit 1
-    say "runs: array job $last ($first)"
+  after=()
+  if [[ -n $runs ]]; then
+    job_of_runs=$(submit ${flags[@]+"${flags[@]}"} --array="$runs${ARRAY_LIMIT:+%$ARRAY_LIMIT}" "${job[@]}" "$@")
+    [[ -n $job_of_runs ]] || exit 1
+    say "runs: array job $job_of_runs ($runs)"
+    after=("--dependency=afterany:$job_of_runs")
+  else
+    say "all runs are done; gathering"
   fi
-  if [[ -n $second ]]; then
-    if [[ -n $first ]]; then  # what decides the search is evaluated by one job, not by every task
-      # shellcheck disable=SC2046
-      last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-search --output=slurm-%x-%j.out "${job[@]}" gather "$@")
-      [[ -n $last ]] || exit 1
-      say "search: job $last"
-    fi
-    # shellcheck disable=SC2046
-    last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --array="$second$limit" "${job[@]}" "$@")
-    [[ -n $last ]] || exit 1
-    say "runs of the winners: array job $last ($second)"
-  fi
-  # shellcheck disable=SC2046
-  last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-gather --output=slurm-%x-%j.out "${job[@]}" gather "$@")
+  last=$(submit ${flags[@]+"${flags[@]}"} ${after[@]+"${after[@]}"} --job-name=sweep-gather --output=slurm-%x-%j.out "${job[@]}" gather "$@")
   [[ -n $last ]] || exit 1
   say "table: job $last, when they are done"
   exit 0

@@ -8,17 +8,14 @@
 --aug writes AugCSE's records (text, augmented, label): one augmentation a sentence, drawn evenly from the set
 and fixed by the seed; the last label, "none", where the sentence came out as it was, white space and quotes
 aside. --positive and --negative write SDA's (text, positive, negative). A column is empty if nothing has
-changed: its view is then the sentence itself, and a negative is absent. Such records stay, as in both papers;
---unchanged drop leaves them out, as the option of AugCSE's code that its runs with negatives take (its
-published runs do not). Splits, their order and the tokenizer are those of the data; the cache holds tokens,
-no text or parse.
+changed: its view is then the sentence itself, and a negative is absent. Such records stay, as in both papers.
+Splits, their order and the tokenizer are those of the data; the cache holds tokens, no text or parse.
 
 The same bytes come out with any number of workers, and after any number of kills: run the same command again.
 A task holds one chunk (64 thousand tokens) and its parse.
 """
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -41,11 +38,6 @@ class CacheFlags(BaseModel):
     seed: int = Field(42, ge=0, description="of all draws")
     resample: int = Field(
         1, ge=1, description="copies of every training sentence, each with draws of its own"
-    )
-    unchanged: Literal["keep", "drop"] = Field(
-        "keep",
-        description="records with a column in which nothing changed: keep "
-        "them, as the papers do, or drop them (AugCSE's code: remove_no_augmentations)",
     )
     synonyms: str | None = Field(
         None, description="synonym table, for augmentations that need one; none: the usual places"
@@ -86,7 +78,6 @@ def main(*, flags: CacheFlags, where: ExecutorOptions) -> None:
         flags.seed,
         flags.resample,
         flags.synonyms,
-        flags.unchanged,
         flags.progress,
         **where.model_dump(),
     )

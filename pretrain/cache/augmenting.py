@@ -65,32 +65,21 @@ def augment(
     tokens; where augmentations of tokens come after those of text, by their tokens alone.
     """
     texts: dict[int, str] = {}
-    origins: dict[int, str] = {}
+    origins: list[str] = []
     if pipeline.needs_text:
         assert sentences is not None  # opening the pipeline refused data without parses
         texts = pipeline.texts(keys, sentences)
-        origins = {row: sentences.text(row) for row in texts}
-    normalised = [row for row, text in texts.items() if normalise(text) == normalise(origins[row])]
-    outcome = np.full(len(source), NOT_APPLICABLE, dtype=np.int64)
-    if pipeline.works_on_tokens:
-        everything = clip(pipeline.tokens(source, keys, texts, list(origins.values())), max_length)
-        rows = np.flatnonzero(~equal_sequences(source, everything))
-        tokens = everything.take(rows)
-    else:
-        rows = np.array(sorted(texts), dtype=np.int64)
-        new, old = ([made[row] for row in rows.tolist()] for made in (texts, origins))
-        tokens = Ragged.empty()
-        if len(rows):
-            assert pipeline.encoder is not None  # what has new texts works on text, and can encode them
-            tokens = clip(pipeline.encoder(new, old, source.take(rows)), max_length)
-    outcome[rows] = CHANGED
-    outcome[rows[equal_sequences(source.take(rows), tokens)]] = SAME
+        origins = [sentences.text(row) for row in texts]
+    tokens = clip(pipeline.tokens(source, keys, texts, origins), max_length)
+    outcome = np.where(equal_sequences(source, tokens), NOT_APPLICABLE, CHANGED)
     one_stage = len(pipeline.stages) == 1
-    if one_stage or not pipeline.works_on_tokens:
-        outcome[normalised] = SAME
-    changed = np.flatnonzero(outcome[rows] == CHANGED)
+    for (row, text), origin in zip(texts.items(), origins):
+        unseen = not pipeline.works_on_tokens and outcome[row] != CHANGED
+        if unseen or ((one_stage or not pipeline.works_on_tokens) and normalise(text) == normalise(origin)):
+            outcome[row] = SAME
+    rows = np.flatnonzero(outcome == CHANGED)
     taken = pipeline.choices(keys) if one_stage else np.zeros(len(source), dtype=np.int64)
-    return Augmented(outcome, rows[changed], tokens.take(changed), names_of(pipeline.name), taken)
+    return Augmented(outcome, rows, tokens.take(rows), names_of(pipeline.name), taken)
 
 
 def names_of(spec: str) -> list[str]:

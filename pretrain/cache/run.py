@@ -6,26 +6,23 @@ alone.
 """
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import BaseModel
 
 from augment.core.keys import sequence_keys
 from augment.spec.grammar import alternatives, parse
 from augment.spec.resources import SYNONYMS, resource_hash, resources, rules_digest
 from pretrain.cache.augmenting import (
-    CHANGED,
     COLUMNS,
     LABELLED,
     Augmented,
     augment,
     merge_columns,
-    names_of,
     open_pipelines,
     view_number,
 )
@@ -55,7 +52,6 @@ class Contents(BaseModel):
     columns: dict[str, str]
     seed: int
     copies: int
-    unchanged: str
     rules: str
     resources: dict[str, str]
 
@@ -64,10 +60,6 @@ class Contents(BaseModel):
         """Return the view whose augmentations are the labels; None if there are no labels."""
         spec = self.columns.get(LABELLED)
         return None if spec is None else ViewSpec(LABELLED, spec, labelled=True)
-
-    def no_counts(self) -> Rates:
-        """Return a counter for each augmentation of each column."""
-        return {column: {name: Counter() for name in names_of(spec)} for column, spec in self.columns.items()}
 
 
 @dataclass(frozen=True)
@@ -119,7 +111,7 @@ class AugmentShard(_CacheStep):
         reader = ShardReader(self.plan.data, task.split)
         pipelines = open_pipelines(reader, made.columns, self.plan.synonyms)
         views = {column: view_number(column, made.columns) for column in made.columns}
-        counts = made.no_counts()
+        counts: Rates = {column: defaultdict(Counter) for column in made.columns}
         path = self.out / task.split / f"shard-{task.number:05d}.tar"
         with ShardWriter(path, reader.manifest["token_dtype"], self.work / "partial") as writer:
             for number in range(task.first_chunk, task.first_chunk + task.chunks):
@@ -135,13 +127,8 @@ class AugmentShard(_CacheStep):
                 stored = merge_columns(chunk.sequences, list(columns.values()))
                 view = made.labelled_view
                 labels = None if view is None else columns[LABELLED].labels(view)
-                if made.unchanged == "drop":
-                    kept = np.logical_and.reduce([column.outcome == CHANGED for column in columns.values()])
-                    stored = stored.take(np.flatnonzero(np.repeat(kept, 1 + len(columns))))
-                    labels = None if labels is None else labels[kept]
-                if len(stored):
-                    starts = stored.offsets[:-1][stored.lengths > 0] + 1
-                    writer.write(stored, starts, columns=1 + len(columns), labels=labels)
+                starts = stored.offsets[:-1][stored.lengths > 0] + 1
+                writer.write(stored, starts, columns=1 + len(columns), labels=labels)
         AugmentedShard(counts=counts, shard=writer.record).write(self.work, rank)
 
 
@@ -153,15 +140,13 @@ class MergeCache(_CacheStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         made = self.plan.made
         shards: dict[str, list] = {split: [] for split in SPLITS}
-        counts = made.no_counts()
+        counts: Rates = {column: defaultdict(Counter) for column in made.columns}
         for number, task in enumerate(self.plan.tasks):
             done = AugmentedShard.read(self.work, number)
             shards[task.split].append(done.shard)
             for column, outcomes in done.counts.items():
                 for name, more in outcomes.items():
                     counts[column][name].update(more)
-        if not any(shard["chunks"] for shard in shards["train"]):
-            raise UserError("--unchanged drop leaves nothing: name other augmentations, or --unchanged keep")
         reader = ShardReader(self.plan.data)
         source = reader.manifest
         copy_tree(reader.tokenizer_path, self.out / "tokenizer")
@@ -197,7 +182,6 @@ def cache(
     seed: int = 42,
     copies: int = 1,
     synonyms: str | None = None,
-    unchanged: str = "keep",
     progress: bool = True,
     **execution: Any,
 ) -> dict:
@@ -212,7 +196,6 @@ def cache(
             them together.
         seed, copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The
             held-out split has one copy.
-        unchanged: "keep", or "drop" the records with a column in which nothing has changed.
         execution: fields of `ExecutorOptions`; they change nothing in the shards.
 
     Raises: UserError or AugmentationError for data that has columns already, a specification that is wrong,
@@ -222,7 +205,7 @@ def cache(
     options = ExecutorOptions.checked(**execution)
     readers = {split: ShardReader(data, split) for split in SPLITS}
     require_files(data, readers["train"].manifest)
-    made, synonyms = _contents(readers, columns, seed, copies, synonyms, unchanged)
+    made, synonyms = _contents(readers, columns, seed, copies, synonyms)
     if not (out / MANIFEST).is_file():
         open_pipelines(readers["train"], made.columns, synonyms)  # fails now, by name, not in a task
 
@@ -248,12 +231,7 @@ def cache(
 
 
 def _contents(
-    readers: dict[str, ShardReader],
-    columns: dict[str, str],
-    seed: int,
-    copies: int,
-    synonyms: str | None,
-    unchanged: str,
+    readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int, synonyms: str | None
 ) -> tuple[Contents, str | None]:
     """Check the settings; return what decides the shards, and the synonym table that every task reads."""
     reader = readers["train"]
@@ -267,8 +245,6 @@ def _contents(
             raise UserError(f"the augmentation {spec!r} of {column!r} changes nothing: name another")
     if LABELLED in columns:
         alternatives(columns[LABELLED])
-    if copies < 1:
-        raise UserError(f"--resample {copies}: how many copies of every sentence, 1 or more")
     columns = {column: str(parse(spec)) for column, spec in columns.items()}
     read = resources(columns.values(), synonyms)
     hashes = {name: resource_hash(where) for name, where in read.items()}
@@ -280,7 +256,6 @@ def _contents(
         columns=columns,
         seed=seed,
         copies=copies,
-        unchanged=unchanged,
         rules=rules_digest(),
         resources={name: hashes[name] or f"unknown: {where}" for name, where in read.items()},
     )

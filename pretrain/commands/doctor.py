@@ -1,6 +1,6 @@
-"""Examine an installation, its machine and its folders, and say what to do about what is found.
+"""Examine an installation and its machine, and say what to do about what is found.
 
-    clearly doctor --folder /scratch/me/runs
+    clearly doctor
 
 The exit status is 1 if something is wrong: it would fail. A note is about what works, but slower or with
 less than it could. `clearly benchmarks check DIR` examines benchmarks.
@@ -10,13 +10,10 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -31,7 +28,6 @@ from pretrain.common.processes import free_port, python_path
 from pretrain.common.program import DISTRIBUTION
 
 PARSER = "CLEAR_PARSER"
-_LEAST_GIB = 10
 _MEETING_SECONDS = 90.0
 _MEET = """
 import os, sys, time
@@ -76,18 +72,13 @@ Findings = Iterator[Finding]
 COLOURS = {"ok": "green", "note": "yellow", "WRONG": "red"}
 
 
-def doctor(*, folder: Path = Path("runs")) -> int:
-    """Examine the installation, the machine and the folders; say what to do about what is found.
-
-    Args:
-        folder: where runs will be written.
-    """
+def doctor() -> int:
+    """Examine the installation and the machine; say what to do about what is found."""
     choose_accelerator()
     console = Console(highlight=False)
     examinations: dict[str, list[Callable[[], Findings]]] = {
         "software": [packages, compiled, parser],
         "machine": [processor, devices, meeting],
-        "folder": [partial(disk, folder)],
     }
     wrong = 0
     for heading, steps in examinations.items():
@@ -237,29 +228,6 @@ def meeting() -> Findings:
     else:
         rate = 2 * (ranks - 1) / ranks * 16 / 1024 / float(output.split()[-1])
         yield Finding("ok", f"{ranks} ranks meet; all-reduce ({backend}): {rate:.1f} GiB/s per rank")
-
-
-# -- folder ------------------------------------------------------------
-
-
-def disk(folder: Path) -> Findings:
-    """Make a file in a folder, and look at the space that is left.
-
-    If the folder does not exist yet, examine the one that it would be made in.
-    """
-    target, folder = folder, next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    path = folder / f".doctor-{uuid.uuid4().hex}"
-    try:
-        usage = shutil.disk_usage(folder)
-        path.touch()
-        path.unlink()
-    except OSError as error:
-        yield Finding("WRONG", f"{target} cannot be written: {error.strerror}", "name another with --folder")
-        return
-    free = usage.free / 2**30
-    todo = "a checkpoint takes 12 bytes a parameter, data 2 a token" if free < _LEAST_GIB else ""
-    what = f"{folder}: {free:,.0f} GiB free of {usage.total / 2**30:,.0f}"
-    yield Finding("note" if todo else "ok", what, todo)
 
 
 if __name__ == "__main__":

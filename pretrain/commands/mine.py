@@ -15,7 +15,6 @@ negative, which the library allows if a text is a candidate, too.
 
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -70,21 +69,37 @@ class MiningOptions(BaseModel):
     seed: int = Field(0, ge=0, description="of the random sampling")
 
 
+class PairColumns(BaseModel):
+    """Where a record of the pairs has what is read; as in `Source`."""
+
+    text_key: str = Field(
+        "text", description="column of the texts that negatives are sought for (also: anchor, sent0)"
+    )
+    positive_key: str = Field("positive", description="column of the texts that mean the same (also: sent1)")
+    other_fields: Literal["refuse", "ignore"] = Field("refuse", description="what to do about other columns")
+
+
+class Encoding(BaseModel):
+    """How texts become vectors."""
+
+    query_prompt: str = Field(
+        "", description="stands before every text when it is encoded; without it, the model's own"
+    )
+    document_prompt: str = Field("", description="the same for candidates")
+    pooling: Pooling = ""
+    precision: VectorPrecision = "fp32"
+
+
 def main(
     model: Model,
     *,
     pairs: cli.Names,
     out: Path,
     options: MiningOptions,
+    columns: PairColumns,
+    encoding: Encoding,
     corpus: str = "",
-    text_key: str = "text",
-    positive_key: str = "positive",
-    other_fields: Literal["refuse", "ignore"] = "refuse",
     unmatched: Literal["keep", "drop"] = "keep",
-    query_prompt: str = "",
-    document_prompt: str = "",
-    pooling: Pooling = "",
-    precision: VectorPrecision = "fp32",
 ) -> None:
     """Find hard negatives for labelled pairs, and write triples to train on.
 
@@ -93,19 +108,13 @@ def main(
         out: folder to write.
         corpus: further candidates, beside the pairs' own positives and negatives: a text file, one a line, or
             another source.
-        text_key: column of the texts that negatives are sought for (also: anchor, sent0).
-        positive_key: column of the texts that mean the same (also: sent1).
-        other_fields: what to do about other columns.
         unmatched: a pair for which no negative was found: keep it as a pair, or drop it.
-        query_prompt: stands before every text when it is encoded; without it, the model's own.
-        document_prompt: the same for candidates.
     """
     if out.is_file() or (out.is_dir() and {path.name for path in out.glob("[!.]*")} - {TRIPLES, SUMMARY}):
         raise UserError(f"--out {out} holds something else; name another folder")
-    keys = {"text_key": text_key, "positive_key": positive_key, "other_fields": other_fields}
     # before the model: a damaged file should not cost its loading
     labelled_pairs, candidates = read_pairs(
-        [Source.model_validate({"source": name, **keys}) for name in pairs]
+        [Source.model_validate({"source": name, **columns.model_dump()}) for name in pairs]
     )
     if corpus:
         source = Source.model_validate(corpus)
@@ -113,21 +122,22 @@ def main(
         candidates += [record.texts[_TEXT] for task in tasks for record in records(task, source)]
     from finetune.encoders.models import open_model
 
-    opened = open_model(model, pooling, precision=precision)
-    for prompt in (query_prompt, document_prompt):
+    opened = open_model(model, encoding.pooling, precision=encoding.precision)
+    own = opened.query_prompt, opened.document_prompt
+    for prompt in (given := (encoding.query_prompt, encoding.document_prompt)):
         opened.require_own(prompt)
-    prompts = query_prompt or opened.query_prompt, document_prompt or opened.document_prompt
-    vectors = Vectors(opened.without_prompt, *prompts)
+    vectors = Vectors(opened.without_prompt, *(one or other for one, other in zip(given, own)))
     triples = mine(labelled_pairs, candidates, vectors, options)
     if not triples:
         raise UserError(f"none of {len(labelled_pairs):,} pairs got a negative; loosen the limits")
-    rows = [{name: row[name] for name in ("text", "positive", "negative")} for row in triples]
-    numbers = Counter((row["text"], row["positive"]) for row in rows)
-    pairs_without = [pair for pair in labelled_pairs if not numbers[pair]]
-    if unmatched == "keep":
-        order = {pair: number for number, pair in enumerate(labelled_pairs)}
-        rows += [{"text": text, "positive": positive} for text, positive in pairs_without]
-        rows.sort(key=lambda row: order[row["text"], row["positive"]])
+    negatives: dict[Pair, list[str]] = {pair: [] for pair in labelled_pairs}
+    for row in triples:
+        negatives[row["text"], row["positive"]].append(row["negative"])
+    rows: list[dict[str, str]] = []
+    for (text, positive), found in negatives.items():
+        pair = {"text": text, "positive": positive}
+        rows += [pair | {"negative": negative} for negative in found]
+        rows += [pair] if not found and unmatched == "keep" else []
     about = {
         "model": model,
         "pairs": list(pairs),
@@ -136,8 +146,8 @@ def main(
         "counts": {
             "pairs": len(labelled_pairs),
             "triples": len(triples),
-            "pairs_with_fewer": sum(0 < count < options.num_negatives for count in numbers.values()),
-            "pairs_without": len(pairs_without),
+            "pairs_with_fewer": sum(0 < len(found) < options.num_negatives for found in negatives.values()),
+            "pairs_without": sum(not found for found in negatives.values()),
         },
         "cosines": {
             name: _quartiles([row["scores"][place] for row in triples])

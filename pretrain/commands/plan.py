@@ -16,15 +16,17 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from pretrain.commands.estimate.formulas import (
+from pretrain.commands.estimate import (
     PARTS,
     USABLE,
     BatchSize,
     Layout,
     ModelSize,
+    PlannedTokenizer,
     Reached,
     checkpoint_bytes,
     largest_micro_batch,
+    measure_model,
     memory,
     peak,
     share_reached,
@@ -57,8 +59,6 @@ WIRE = {"fp32": 4, "bf16": 2}
 """`train.communication_dtype` -> bytes of an element."""
 SENTENCE = 24
 """Mean tokens of a sentence where neither --data nor --length says: of English Wikipedia, about."""
-SAMPLE = 256
-"""Sequences of the batch that is made from prepared data, about."""
 
 
 def plan(
@@ -96,16 +96,17 @@ def plan(
     if {"data", "data.folder"} & overrides.keys() and not prepared:
         raise UserError(f"{settings.data_folder} holds no prepared data: prepare it, or leave out --data")
     share = mfu if measured is None else utilisation_of(measured)
-    # these import torch and transformers: seconds, so not for --help and wrong flags
-    from pretrain.commands.estimate.measure import PlannedTokenizer, measure_model
-
     tokenizer: Any = PlannedTokenizer(settings.data.prepare.vocabulary)
+    longest, from_data = None, prepared and length is None
     if prepared:
+        # these import torch and transformers: seconds, so not for --help and wrong flags
         from pretrain.data.tokenizer import load_tokenizer
+        from pretrain.start.data import open_train
 
-        tokenizer = load_tokenizer(settings.data_folder / "tokenizer")
-    sampled = prepared and length is None
-    batch, mean = sampled_batch(settings, tokenizer) if sampled else assumed_batch(settings, length)
+        tokenizer, reader = load_tokenizer(settings.data_folder / "tokenizer"), open_train(settings)
+        if from_data:
+            length, longest = max(1, reader.num_tokens // reader.num_sequences), reader.max_length
+    batch, mean = assumed_batch(settings, length, longest)
     precision = settings.train.precision.replace("auto", "bf16")
     model = measure_model(settings, tokenizer, mean, precision)
     speed, capacity = peak or GPUS[gpu][0], memory or GPUS[gpu][1]
@@ -114,21 +115,22 @@ def plan(
         layout = layout_of(settings, gpus, settings.train.zero)
         share = share_reached(MEASURED[gpu], model, batch, layout, mean, gpus * speed * 1e12)
         said = f"as BERT-base reached on an {gpu}"
+    share = share or MFU
     frozen = f" and {format_count(model.frozen)} frozen" if model.frozen else ""
-    lengths = "of the data" if sampled else "assumed: --data or --length say more"
+    lengths = "of the data" if from_data else "assumed: --data or --length say more"
     lines = [
         f"run      {settings.name}: {settings.objective.name}, {settings.train.steps:,} steps of "
         f"{batch.sequences:,} sequences, {precision}; {format_count(model.trained)} parameters{frozen}",
         f"tokens   {batch.tokens:,.0f} per step: {batch.masked_tokens:,.0f} masked, {batch.view_tokens:,.0f} "
         f"of {batch.views} views; mean length {mean} ({lengths})",
         f"device   {gpus:,} x {gpu}: {speed:,.4g} TFLOP/s, {capacity:,.1f} GB",
-        f"speed    {share or MFU:.1%} of the peak ({said}), replayed work included",
+        f"speed    {share:.1%} of the peak ({said}), replayed work included",
     ]
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 110)  # the table's; lines wrap where the terminal does
     for line in [*lines, *details(settings, model, batch, gpus)]:
         console.print(line, soft_wrap=True)
-    flops_per_second = gpus * speed * 1e12 * (share or MFU)
+    flops_per_second = gpus * speed * 1e12 * share
     console.print(stage_table(settings, model, batch, gpus, capacity * 1e9, flops_per_second))
     legend = "GB: per rank at the peak, of which a GPU has 90%. s/step, run: computing, without exchanges"
     console.print(legend, soft_wrap=True)
@@ -142,58 +144,35 @@ def utilisation_of(run: Path) -> float:
     return statistics.median(rates[1:] or rates)  # the first row compiles kernels
 
 
-def assumed_batch(config: Config, length: int | None) -> tuple[BatchSize, int]:
+def assumed_batch(config: Config, length: int | None, longest: int | None = None) -> tuple[BatchSize, int]:
     """Return the batch whose texts and views all have `length` tokens, and that length; None: assumed.
 
-    Of a rate of masking that changes it is the highest.
+    Of a rate of masking that changes it is the highest. longest: tokens of the longest sequence; None: as
+    the recipe prepares data.
     """
-    prepare = config.data.prepare
+    from pretrain.objectives import view_specs
+
+    objective, parts, prepare = config.objective, config.objective.parts, config.data.prepare
+    longest = longest or prepare.max_length
     if length is None:
-        length = min(SENTENCE, prepare.max_length) if prepare.unit == "sentence" else prepare.max_length
-    tokens, mlm = float(config.train.global_batch * length), config.objective.mlm
-    masked = tokens * config.objective.masked_copies
-    predicted = masked * max([mlm.rate, *mlm.later_rates.values()])
-    return _batch_size(config, prepare.max_length, masked, predicted, tokens), length
-
-
-def sampled_batch(config: Config, tokenizer: Any) -> tuple[BatchSize, int]:
-    """Return the batch by a sample of its first step, from the run's own loader, and the mean length."""
-    from pretrain.objectives import view_specs
-    from pretrain.start.data import load_batch, open_train
-
-    reader, lanes = open_train(config), config.data.lanes
-    sample = config.model_copy(deep=True)
-    sample.train.global_batch = min(config.train.global_batch, lanes * max(1, SAMPLE // lanes))
-    sample.train.batch_start, sample.train.batch_warmup_steps = None, 0
-    batch = load_batch(sample, view_specs(sample), reader, tokenizer)
-    scale = config.train.global_batch / sample.train.global_batch
-    masked = scale * sum(masked.batch.num_tokens for masked in batch.masked)
-    predicted = scale * sum(len(masked.positions) for masked in batch.masked)
-    views = sum(view.tokens.num_tokens for view in batch.views.values()) / max(1, len(batch.views))
-    mean = max(1, reader.num_tokens // reader.num_sequences)
-    return _batch_size(config, reader.max_length, masked, predicted, scale * views), mean
-
-
-def _batch_size(
-    config: Config, longest: int, masked: float, predicted: float, tokens_per_view: float
-) -> BatchSize:
-    from pretrain.objectives import view_specs
-
-    objective, parts = config.objective, config.objective.parts
+        length = min(SENTENCE, longest) if prepare.unit == "sentence" else longest
+    tokens, mlm = float(config.train.global_batch * length), objective.mlm
+    masked = tokens * objective.masked_copies
     # views that the losses of one sequence at a time read
     readers = 2 * ("diffcse" in parts and objective.diffcse.replaced_token_weight > 0)
     readers += "vadvcse" in parts and objective.vadvcse.resolved.adversarial_weight > 0
     views = len(view_specs(config))
-    return BatchSize(
+    batch = BatchSize(
         sequences=config.train.global_batch,
         longest=min(config.model.max_positions, longest),
         masked_tokens=masked,
-        predicted=predicted,
+        predicted=masked * max([mlm.rate, *mlm.later_rates.values()]),
         views=views,
-        view_tokens=tokens_per_view * views,
-        sequence_tokens=tokens_per_view * readers,
-        momentum_tokens=tokens_per_view * ("esimcse" in parts and objective.esimcse.queue > 0),
+        view_tokens=tokens * views,
+        sequence_tokens=tokens * readers,
+        momentum_tokens=tokens * ("esimcse" in parts and objective.esimcse.queue > 0),
     )
+    return batch, length
 
 
 def layout_of(config: Config, ranks: int, zero: int) -> Layout:

@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 from augment.core.ragged import Ragged
-from pretrain.commands.estimate.measure import PlannedTokenizer
+from pretrain.commands.estimate import PlannedTokenizer
 from pretrain.config.recipe import validate_config
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch, View

@@ -50,8 +50,7 @@ from augment.core.vocabulary import Vocabulary
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder_writer import Retention
 from pretrain.checkpoint.saver import Saver
-from pretrain.commands.estimate.formulas import memory, peak
-from pretrain.commands.estimate.measure import measure_model
+from pretrain.commands.estimate import measure_model, memory, peak
 from pretrain.commands.plan import assumed_batch, layout_of
 from pretrain.common.transfer import Numbers
 from pretrain.config.recipe import validate_config

@@ -17,26 +17,24 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import BaseModel, Field
 
 from augment.core.own_code import allowed, words_allow_nothing
-from pretrain.commands.sweep.differences import judging_column
-from pretrain.commands.sweep.evaluations import LIGHT, EvaluatedModel, evaluate, metric, models_of
+from pretrain.commands.sweep.evaluations import LIGHT, evaluate, models_of
 from pretrain.commands.sweep.file import Sweep, expand, read_sweep, sweep_of
 from pretrain.commands.sweep.runs import (
     StopRequested,
     SweepPlan,
     SweepRun,
-    SweepTask,
     Trainer,
-    side_by_side,
+    run_of,
     slug,
     unequal_inputs,
 )
-from pretrain.commands.sweep.table import collect, columns_of, write
+from pretrain.commands.sweep.table import collect, write
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
@@ -74,7 +72,6 @@ class SweepFlags(BaseModel):
         description="runs and evaluations at a time, each with its share of the cores: without a GPU, "
         "small runs end sooner with one for each core",
     )
-    clean: bool = Field(False, description="remove the checkpoints of finished runs; best/, export/ stay")
 
 
 def sweep(file: str = "", *, flags: SweepFlags, dry_run: bool = False, **overrides: str) -> int:
@@ -89,16 +86,23 @@ def sweep(file: str = "", *, flags: SweepFlags, dry_run: bool = False, **overrid
 
 
 def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = None, **overrides: str) -> int:
-    """List the runs: number, row, seed, state (done, begun, to do), stage (second: after a search), folder.
+    """List the runs: number, row, seed, state (done, begun, to do), folder.
 
     Args:
         file: a sweep file, as those under configs/sweeps.
         words_of: print instead the flags of pretrain/main.py for the run of this number, one a line; nothing
             if it is done.
     """
-    runs = SweepWork(file, flags, overrides, quick=True).plan
-    for line in runs.lines() if words_of is None else _words(runs, words_of):
-        print(line)
+    runs = SweepWork(file, flags, overrides).plan.runs
+    if words_of is None:
+        for number, run in enumerate(runs):
+            print(number, run.entry.name, run.seed, run.state, run.folder, sep="\t")
+        return 0
+    if words_of >= len(runs):
+        raise UserError(f"there are {len(runs)} runs, from 0, and no run {words_of}; `plan` lists them")
+    run, trust = runs[words_of], ["--trust=true"] if "*" in allowed() else []
+    for word in [*run.words(run.folder), *trust] if run.state != "done" else []:
+        print(word)
     return 0
 
 
@@ -144,16 +148,10 @@ class SweepWork:
 
     Args:
         seeds: the largest number of seeds.
-        quick: neither evaluate nor comment.
     """
 
     def __init__(
-        self,
-        file: str,
-        flags: SweepFlags,
-        overrides: dict[str, str],
-        seeds: int | None = None,
-        quick: bool = False,
+        self, file: str, flags: SweepFlags, overrides: dict[str, str], seeds: int | None = None
     ) -> None:
         if bool(file) == bool(flags.config):
             raise UserError("name a sweep file, as clear_table1, or a recipe with --config")
@@ -164,20 +162,20 @@ class SweepWork:
             raise UserError(f"there is no folder of benchmarks {data}: --eval-data, or CLEAR_DATA, names it")
         if flags.jobs > 1 and flags.launch:
             raise UserError("--jobs is for runs of one process each: give it, or --launch")
-        self.evaluates, self.flags, self.name = bool(data) and not quick, flags, slug(path.stem)
+        self.evaluates, self.flags, self.name = bool(data), flags, slug(path.stem)
         self.out = flags.out.resolve()
-        # an evaluation or a column that is not there is an error before any training
+        # an evaluation that is not there is an error before any training
         self.chosen_evaluations = self._choose(flags.evaluations)
-        judging_column(self.sweep, columns_of(self.sweep))
         entries = expand(self.sweep, path.parent if file else Path("."), overrides, flags.recipes)
         if flags.rows:
             wanted = set(rows_named(flags.rows, list(dict.fromkeys(entry.name for entry in entries))))
             entries = [entry for entry in entries if entry.name in wanted]
         self.trainer = Trainer(shlex.split(flags.launch), _environment(data, flags.jobs), _print_line)
-        self.plan = SweepPlan(entries, self.sweep.seeds, self.out, self._score)
-        for entry in entries if not quick else ():
+        self.plan = SweepPlan(entries, self.sweep.seeds, self.out)
+        for entry in entries:
             if entry.row.kind == "start" and not models_of(entry, [], self.out):
-                print(f"not evaluated: {entry.name}: it starts from random weights; --init names a model")
+                why = "it starts from random weights; --init names a model"
+                print(f"not evaluated: {entry.name}: {why}", file=sys.stderr)
 
     def _choose(self, words: Sequence[str]) -> dict[str, str]:
         known = self.sweep.evaluations | self.sweep.of_start
@@ -186,22 +184,6 @@ class SweepWork:
             raise UserError(f"--evaluations {unknown[0]!r}: this sweep has {', '.join(known) or 'none'}")
         return LIGHT | {name: known[name] for name in names}
 
-    def _score(self, run: SweepRun) -> float | None:
-        """Return the figure of a run that decides a search; None: it is not finished, or not evaluated."""
-        sweep = self.sweep
-        if run.summary is None:
-            return None
-        if sweep.select == "dev":
-            if run.dev is None:
-                raise UserError(f"{run.folder} has no STS-B dev score: remove it, and give --eval-data")
-            return run.dev
-        model = EvaluatedModel(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
-        evaluation = sweep.select.split(".")[0]
-        if self.evaluates:
-            commands = {evaluation: (LIGHT | sweep.evaluations).get(evaluation, "")}
-            evaluate([model], commands, self.trainer, self.flags.jobs)
-        return metric(model, sweep.select)
-
     def run(self) -> int:
         """Train, evaluate and tabulate; returns 1 if a run failed."""
         self.train()
@@ -209,45 +191,34 @@ class SweepWork:
 
     def train(self) -> None:
         """Train all runs that are not done; one failure does not stop the others."""
-        tasks = self.plan.tasks
-        states = [run.state for task in tasks if (run := self.plan.resolve(task)) is not None]
+        runs = self.plan.runs
+        states = [run.state for run in runs]
         done, begun = states.count("done"), states.count("begun")
-        _print_line(f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do")
+        _print_line(f"{len(runs)} runs: {done} done, {begun} begun, {len(runs) - done - begun} to do")
 
-        def train_one(number: int, task: SweepTask) -> None:
-            heading = f"[{number}/{len(tasks)}] "
-            run = self.plan.resolve(task)
-            if run is None:
-                _print_line(
-                    f"{heading}{task.entry.name}, seed {task.seed}: skipped, its search has no winner"
-                )
-            elif run.state != "done" and self.trainer.train(run, heading):
+        def train_one(number: int, run: SweepRun) -> None:
+            run = run_of(run.entry, run.seed, self.out)  # another sweep may have begun it meanwhile
+            if run.state != "done" and self.trainer.train(run, f"[{number}/{len(runs)}] "):
                 summary = run.summary
                 assert summary is not None  # `train` says that the run is done
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
                 name = f"{run.name} " if self.flags.jobs > 1 else ""
                 _print_line(f"  {name}done in {format_seconds(summary['seconds'])}{dev}")
 
-        # the runs of a search must all be done before its winner, a task without a point, is known
-        for waits in (False, True):
-            work = [
-                partial(train_one, *pair) for pair in enumerate(tasks, 1) if (pair[1].point is None) == waits
-            ]
-            side_by_side(work, self.flags.jobs)
+        with ThreadPoolExecutor(self.flags.jobs) as pool:
+            # a request to stop begins no further one
+            list(pool.map(train_one, range(1, len(runs) + 1), runs))
         for name, words in self.trainer.failures.items():
             _print_line(f"failed: {name}: {words}")
 
     def finish(self) -> int:
         """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
         sweep, chosen = self.sweep, self.chosen_evaluations
-        models = [
-            model
-            for entry in self.plan.entries
-            if entry.row.kind == "start" or entry.runs
-            for model in models_of(entry, self.plan.chosen(entry), self.out)
-        ]
-        for entry in (entry for entry in self.plan.entries if entry.runs):
-            if names := unequal_inputs(runs := self.plan.chosen(entry)):
+        models = []
+        for entry in self.plan.entries:
+            runs = self.plan.runs_of(entry)
+            models += models_of(entry, runs, self.out)
+            if names := unequal_inputs(runs):
                 _print_line(
                     f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} "
                     "(inputs in report/summary.json). Remove those with the wrong one, and run the sweep "
@@ -262,9 +233,6 @@ class SweepWork:
         else:
             _print_line("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
         print(write(collect(sweep, self.plan, self.out), self.out / self.name))
-        if self.flags.clean:
-            for run in (model.run for model in models if model.run is not None):
-                discard(run.folder / "checkpoints")
         if others := (sweep.evaluations | sweep.of_start).keys() - chosen.keys():
             print(f"other columns need {', '.join(sorted(others))}: --evaluations all runs them")
         if sweep.figures:  # in a process: matplotlib, and models for some
@@ -282,7 +250,7 @@ class SweepWork:
                 _print_line(f"{'evaluated' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
                 continue
             folder = self.out / self.name / "dry-run" / slug(entry.name)
-            probe = SweepRun(entry.name, entry.points[0], self.plan.seeds_of(entry)[0], folder)
+            probe = SweepRun(entry.name, entry, self.plan.seeds_of(entry)[0], folder)
             problem = self.trainer.try_out(probe, folder)
             discard(folder.with_name(f"{folder.name}.dry-run"))
             failed += bool(problem)
@@ -310,16 +278,6 @@ def _with_seeds(sweep: Sweep, words: Sequence[str], count: int | None) -> Sweep:
         raise UserError(f"--seed-list {','.join(words)}: give different whole numbers by commas, as 1,11,42")
     rows = {name: row.model_copy(update={"seeds": None}) for name, row in sweep.rows.items()}
     return sweep.model_copy(update={"seeds": list(map(int, words))[:count], "rows": rows})
-
-
-def _words(plan: SweepPlan, number: int) -> list[str]:
-    if number >= len(plan.tasks):
-        raise UserError(f"there are {len(plan.tasks)} runs, from 0, and no run {number}; `plan` lists them")
-    run = plan.resolve(plan.tasks[number])
-    if run is None:
-        raise UserError(f"run {number} is of the winner of an unfinished search; `plan` lists its runs")
-    trust = ["--trust=true"] if "*" in allowed() else []
-    return [*run.words(run.folder), *trust] if run.state != "done" else []
 
 
 def _print_line(text: str) -> None:

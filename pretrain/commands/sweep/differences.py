@@ -1,11 +1,11 @@
 """The differences of a sweep's rows to its baseline, seed by seed, and what can be told from them.
 
 Runs with the same seed read the same batches with the same dropout, whatever their objective: what differs
-between them is what the rows change. A row that reads other batches is compared as an independent one, and
-says so.
+between them is what the rows change. A row that reads other batches shares less with the baseline; its
+differences seed by seed are as valid, and their interval is wider.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -14,11 +14,7 @@ import numpy as np
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.sweep.evaluations import EvaluatedModel
 from pretrain.commands.sweep.file import Entry, Sweep
-from pretrain.commands.sweep.runs import SweepRun
-from pretrain.common.errors import UserError
 from pretrain.telemetry.intervals import interval, paired_error, spearman_of_draws, unpaired_error
-
-_DECIDES_BATCHES = ("shards", "manifest", "tokenizer")  # of a run's inputs (`pretrain.start.inputs`)
 
 Rows = dict[str, list[EvaluatedModel]]
 """Row -> its evaluated models, in the order of the row's `runs` in the table's content."""
@@ -36,51 +32,16 @@ def baseline_of(sweep: Sweep, entries: Sequence[Entry]) -> str | None:
     return next(iter([*named, *trained]), None)
 
 
-def judging_column(sweep: Sweep, columns: Collection[str]) -> str:
-    """Return the column that decides whether a row is grey: the file's, its average, or its first.
-
-    Raises:
-        UserError: the file names a column that the table does not have.
-    """
-    if sweep.judged_by and sweep.judged_by not in columns:
-        raise UserError(f"judged_by {sweep.judged_by!r}: no such column; there are {', '.join(columns)}")
-    averages = [title for title, name in sweep.columns.items() if name in ("sts.average", "average")]
-    return sweep.judged_by or next(iter([*averages, *sweep.columns, *columns]))
-
-
-def unpaired(first: SweepRun, second: SweepRun) -> list[str]:
-    """Return why two finished runs of one seed did not read the same batches; nothing: they did."""
-    reasons = []
-    for key in ("train.global_batch", "train.batch_warmup_steps", "train.batch_start", "data.lanes"):
-        section, name = key.split(".")
-        values = [getattr(getattr(run.config, section), name) for run in (first, second)]
-        if values[0] != values[1]:
-            reasons.append(f"{key} is {values[0]}, not {values[1]}")
-    inputs = [(run.summary or {}).get("inputs", {}) for run in (first, second)]
-    differing = [name for name in _DECIDES_BATCHES if inputs[0].get(name) != inputs[1].get(name)]
-    if differing:
-        reasons.append(f"other data ({', '.join(differing)})")
-    return reasons
-
-
-def add_differences(content: dict[str, Any], rows: Rows, baseline: str | None, judged_by: str) -> None:
-    """Add to each row of a table's content its `difference` to the baseline, and whether it is `grey`.
-
-    Args:
-        content: of `pretrain.commands.sweep.table.collect`.
-        judged_by: the column that decides whether a row is grey.
-    """
-    content |= {"baseline": baseline, "judged_by": judged_by}
+def add_differences(content: dict[str, Any], rows: Rows, baseline: str | None) -> None:
+    """Add to each row of a table's content (`pretrain.commands.sweep.table.collect`) its `difference`."""
+    content["baseline"] = baseline
     evaluated = {row["name"]: row for row in content["rows"] if row["runs"]}
     if baseline is None or baseline not in evaluated:
         return
     noise_of = cache(lambda task: _noises(task, rows, baseline))  # drawn once for all rows and columns
     for name, row in evaluated.items():
         if name != baseline:
-            pair = (row, evaluated[baseline])
-            row["difference"] = _difference(pair, rows, content["columns"], noise_of)
-            judged = row["difference"]["columns"].get(judged_by)
-            row["grey"] = None if judged is None else not judged["told"]
+            row["difference"] = _difference((row, evaluated[baseline]), rows, content["columns"], noise_of)
 
 
 def _difference(
@@ -93,14 +54,8 @@ def _difference(
         for side in models
     ]
     common = [seed for seed in by_seed[0] if seed in by_seed[1]]
-    reasons: list[str] = []
-    if common:
-        reasons = unpaired(*(side[seeds[common[0]]].run for side, seeds in zip(models, by_seed)))  # type: ignore[arg-type]
-    elif all(by_seed):
-        reasons = ["no seed in common"]
-    paired = bool(common) and not reasons
     chosen = [
-        [seeds[seed] for seed in common] if paired else list(range(len(side)))
+        [seeds[seed] for seed in common] if common else list(range(len(side)))
         for side, seeds in zip(models, by_seed)
     ]
     # of a single run nobody knows what another seed would give; only a model as it is has no seeds
@@ -115,7 +70,7 @@ def _difference(
         error = None
         if not one_seed:
             differences = [one - other for one, other in zip(first, second)]
-            error = paired_error(differences) if paired else unpaired_error(first, second)
+            error = paired_error(differences) if common else unpaired_error(first, second)
         noise = _noise([noise_of(task) for task in tasks_of(metrics[title])], pair, chosen)
         around = interval(float(np.mean(first) - np.mean(second)), error, noise)
         if around is not None:
@@ -130,7 +85,6 @@ def _difference(
         "to": pair[1]["name"],
         "seeds": common,
         "one_seed": one_seed,
-        "unpaired": reasons,
         "columns": columns,
     }
 

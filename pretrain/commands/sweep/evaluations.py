@@ -1,7 +1,7 @@
 """Evaluate the runs of a sweep by the commands of finetune, and read their figures.
 
 A column's metric is one of
-    dev                      STS-B dev of best/, as evaluated during training: selects best/ and winners
+    dev                      STS-B dev of best/, as evaluated during training, which selects best/
     dev.last                 the same of the last step
     sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
     EVALUATION.TASK[.SCORE]  the headline, or another score, of `clearly EVALUATION`
@@ -18,8 +18,8 @@ import shlex
 import statistics
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ import numpy as np
 from augment.core.own_code import require_allowed
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.sweep.file import Entry
-from pretrain.commands.sweep.runs import SweepRun, Trainer, side_by_side, slug
+from pretrain.commands.sweep.runs import SweepRun, Trainer, slug
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, start_logged, wait_for_end
@@ -99,7 +99,7 @@ class EvaluatedModel:
 def models_of(entry: Entry, runs: list[SweepRun], out: Path) -> list[EvaluatedModel]:
     """Return the models to evaluate for a row: its finished runs, or what its recipe starts from."""
     if entry.row.kind == "start":
-        config = entry.points[0].config(0)
+        config = entry.config(0)
         start = _start(config.model.init, entry.row.pooling or config.model.pooling, out)
         return [] if start is None else [start]
     weights = entry.row.weights
@@ -138,16 +138,18 @@ def evaluate(
     }
     todo = [pair for results, pair in wanted.items() if not results.is_file()]
 
-    def run(number: int, model: EvaluatedModel, evaluation: str) -> None:
+    def run(number: int, pair: tuple[EvaluatedModel, str]) -> None:
+        model, evaluation = pair
         trainer.check_for_stop()
-        trainer.print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}")
+        trainer.print_line(f"[{number}/{len(todo)}] {evaluation} of {model.model}")
         make_folder(model.folder)
         log = model.folder / f"{evaluation}.txt"
         process = start_logged(model.words(evaluation, evaluations[evaluation]), log, trainer.environment)
         if code := wait_for_end(process, trainer.check_for_stop):
             trainer.print_line(f"  FAILED ({code}): {failure_line(log)}")
 
-    side_by_side([partial(run, number, *pair) for number, pair in enumerate(todo)], jobs)
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(run, range(1, len(todo) + 1), todo))  # what the first to fail raises begins no more
 
 
 def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
@@ -167,8 +169,9 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
     if evaluation == "run":
         if model.run is None or not (summary := model.run.summary):
             return None
-        own = {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}
-        return own[rest] if rest in own else model.run.scores.get(rest)
+        if rest == "seconds_per_step":
+            return summary["seconds"] / summary["steps"] if summary["steps"] else None
+        return summary["best_step"] if rest == "best_step" else model.run.scores.get(rest)
     path = model.results(evaluation)
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Read sweep files: a recipe, rows of overrides, a grid or a search, seeds, and the paper's figures.
+"""Read sweep files: a recipe, rows of overrides, a grid, seeds, and the paper's figures.
 
     title: Different divergences
     source: V-advCSE, table 5
@@ -8,14 +8,13 @@
     rows:
       JS: {set: {objective.vadvcse.divergence: js}, paper: {STS-B dev: 84.55}}
 
-`grid` multiplies the rows by every combination of its values; `search` tries every combination for each row
-with the first seed, and trains the best one by `select` with all seeds.
+`grid` multiplies the rows by every combination of its values.
 """
 
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -25,7 +24,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults
-from pretrain.config.objectives import ObjectiveConfig, readers, unused
 from pretrain.config.recipe import SHORT_FLAGS, find_recipe, load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml
@@ -49,8 +47,6 @@ class Row(BaseModel):
     """in place of the sweep's"""
     set: dict[str, Any] = {}
     """overrides; {times: X} multiplies the value in force"""
-    search: dict[str, list[Any]] | None = None
-    """in place of the sweep's; {}: nothing is searched"""
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = None
     """pooling to evaluate with, if it is not the one trained with"""
     seeds: list[int] | None = Field(None, min_length=1)
@@ -88,9 +84,6 @@ class Figure(BaseModel):
     """cases: what to read, by the names of finetune.figures.cases"""
 
 
-_GONE = {"dev.start", "dev.change", "dev.gain"}
-
-
 class Sweep(BaseModel):
     """A sweep file."""
 
@@ -116,9 +109,6 @@ class Sweep(BaseModel):
     """evaluations of finetune beside sts and geometry that the columns want, and flags for each"""
     baseline: str = ""
     """the row that others are compared with; default: the first that is trained"""
-    judged_by: str = ""
-    """the column whose difference to the baseline decides whether a row is grey; default: the paper's
-    average, or its first column"""
     of_start: dict[str, str] = {}
     """evaluations, and flags for each, of the model that the recipes start from; their metrics are
     start.EVALUATION.TASK"""
@@ -126,10 +116,6 @@ class Sweep(BaseModel):
     """name -> figure, drawn beside the table (finetune.figures)"""
     grid: dict[str, list[Any]] = {}
     """key -> values: a row for every combination"""
-    search: dict[str, list[Any]] = {}
-    """key -> values: the best combination of them stands for the row"""
-    select: str = "dev"
-    """metric that decides a search; dev: STS-B dev during training"""
     notes: list[str] = []
     rows: dict[str, Row] = {}
 
@@ -146,11 +132,6 @@ class Sweep(BaseModel):
             raise ValueError("rows: there are none")
         if "-trust" in " ".join([*self.evaluations.values(), *self.of_start.values()]):
             raise ValueError("evaluations: --trust is for the command line alone")
-        for metrics in [self.select, *self.columns.values()]:
-            if gone := _GONE.intersection([metrics] if isinstance(metrics, str) else metrics):
-                raise ValueError(
-                    f"{min(gone)} is gone: write start.dev (with of_start: {{sts: ''}}), and dev or dev.last"
-                )
         ours = [name for name, row in self.rows.items() if row.kind != "quoted"]
         if self.baseline and self.baseline not in ours:
             raise ValueError(f"baseline {self.baseline!r}: no such row of ours; there are {', '.join(ours)}")
@@ -168,12 +149,21 @@ class Sweep(BaseModel):
 
 
 @dataclass(frozen=True)
-class Point:
-    """A recipe with overrides, without the seed; `label` names it among the points of its row."""
+class Entry:
+    """A row of the table: a recipe with overrides, without the seed.
 
-    recipe: Path
-    overrides: Overrides
-    label: str = ""
+    of: name of the file's row; `name` adds the values of a grid. recipe: of no use if the row is quoted.
+    """
+
+    name: str
+    of: str
+    row: Row
+    recipe: Path = Path()
+    overrides: Overrides = field(default_factory=dict)
+
+    @property
+    def runs(self) -> bool:
+        return self.row.kind == "trained"
 
     def config(self, seed: int) -> Config:
         """Return the configuration with a seed; raise UserError if the recipe or an override is wrong."""
@@ -184,28 +174,6 @@ class Point:
     @cached_property
     def _configs(self) -> dict[int, Config]:
         return {}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of the table.
-
-    of: name of the file's row; `name` adds the values of a grid.
-    points: one, or those of a search; none if the row is quoted.
-    """
-
-    name: str
-    of: str
-    row: Row
-    points: tuple[Point, ...]
-
-    @property
-    def runs(self) -> bool:
-        return self.row.kind == "trained"
-
-    @property
-    def searched(self) -> bool:
-        return len(self.points) > 1
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -229,49 +197,38 @@ def sweep_of(recipe: Path) -> Sweep:
 
 
 def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "") -> list[Entry]:
-    """Return the rows, times the grid, each with the points of its search.
+    """Return the rows, times the grid.
 
     Args:
         folder: what recipes' paths are relative to; those not there are names of ours.
         given: overrides of the command line, which win over the file's; a relative value ({times: 2})
-            multiplies them. Those of an objective's section apply to the rows with that objective.
+            multiplies them.
         size: of the recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
 
     Raises:
-        UserError: a recipe or an override is wrong (the message names the row), or a flag is of an objective
-            that no row has.
+        UserError: a recipe or an override is wrong; the message names the row.
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
         raise UserError(f"--{taken[0]} is set by the sweep; give --out or --seed-list")
-    entries, used = [], set()
+    entries = []
     for name, row in sweep.rows.items():
-        recipe = Path()
-        if row.kind != "quoted":
-            path = row.recipe or sweep.recipe
-            assert path is not None  # `Sweep` refuses a row without one
-            recipe = _recipe(folder, path, size)
-        for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
-            title = ", ".join([name, *(_labels(cell))])
-            entry = Entry(title, name, row, ())
-            if row.kind != "quoted":
-                axes = sweep.search if row.search is None else row.search
-                searched = _combinations(axes if row.kind == "trained" else {})
-                try:
-                    points = tuple(
-                        _point(recipe, sweep.set, row.set | cell | values, flags, values)
-                        for values in searched
-                    )
-                    used |= {key for point in points for key in flags if key in point.overrides}
-                    for point in points:
-                        point.config((row.seeds or sweep.seeds)[0])
-                except UserError as error:
-                    raise UserError(f"row {title!r}: {error}") from None
-                different = {tuple(sorted(point.overrides.items())): point for point in points}
-                entry = replace(entry, points=tuple(different.values()))
-            entries.append(entry)
-    if idle := [key for key in unused("mlm", flags) if key not in used]:
-        raise UserError(f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}")
+        if row.kind == "quoted":
+            entries.append(Entry(name, name, row))
+            continue
+        path = row.recipe or sweep.recipe
+        assert path is not None  # `Sweep` refuses a row without one
+        recipe, axes = _recipe(folder, path, size), sweep.grid if row.kind == "trained" else {}
+        for values in itertools.product(*axes.values()):
+            cell = dict(zip(axes, values, strict=True))
+            labels = [f"{key.split('.')[-1]} {text_of(value)}" for key, value in cell.items()]
+            title = ", ".join([name, *labels])
+            try:
+                overrides = _overrides(recipe, sweep.set, row.set | cell, flags)
+                entries.append(Entry(title, name, row, recipe, overrides))
+                entries[-1].config((row.seeds or sweep.seeds)[0])
+            except UserError as error:
+                raise UserError(f"row {title!r}: {error}") from None
     return entries
 
 
@@ -282,45 +239,26 @@ def text_of(value: Any) -> str:
     return json.dumps(value) if isinstance(value, list | dict) else str(value)
 
 
-def _combinations(axes: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-
-
-def _labels(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key.split('.')[-1]} {text_of(value)}" for key, value in values.items()]
-
-
-def _point(
-    recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, searched: dict[str, Any]
-) -> Point:
+def _overrides(recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides) -> Overrides:
+    """Return a row's overrides as texts: those of all rows, its own, and the command line's."""
     common = {SHORT_FLAGS.get(key, key): value for key, value in common.items()}
     own = {SHORT_FLAGS.get(key, key): value for key, value in own.items()}
-    both = common | own
-    if unused("mlm", flags):
-        idle = unused(_objective(recipe, both, flags), flags)
-        flags = {key: value for key, value in flags.items() if key not in idle}
-    factors = {key: value for key, value in both.items() if _is_factor(value)}
     # a row's factor multiplies what all rows have, if the file says that
     plain = {key: value for part in (common, own) for key, value in part.items() if not _is_factor(value)}
     overrides = {key: text_of(value) for key, value in plain.items()} | flags
-    for key, factor in factors.items():
-        base: Any = load_config(recipe, {k: v for k, v in overrides.items() if not k.startswith("augment.")})
-        for part in key.split("."):
-            base = getattr(base, part)
-        overrides[key] = text_of(type(base)(base * factor["times"]))
-    return Point(recipe, overrides, ", ".join(_labels(searched)))
+    for key, factor in (common | own).items():
+        if _is_factor(factor):
+            base: Any = load_config(
+                recipe, {k: v for k, v in overrides.items() if not k.startswith("augment.")}
+            )
+            for part in key.split("."):
+                base = getattr(base, part)
+            overrides[key] = text_of(type(base)(base * factor["times"]))
+    return overrides
 
 
 def _is_factor(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"times"}
-
-
-def _objective(recipe: Path, values: Mapping[str, Any], flags: Overrides) -> str:
-    """Return the objective that a row has, not yet validated: by a flag, its values or its recipe."""
-    if given := flags.get("objective.name") or values.get("objective.name") or values.get("objective"):
-        return str(given)
-    section = read_yaml(recipe).get("objective")
-    return str(section["name"]) if isinstance(section, dict) and "name" in section else ObjectiveConfig().name
 
 
 def _recipe(folder: Path, named: Path, size: str) -> Path:

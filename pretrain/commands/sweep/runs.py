@@ -6,22 +6,17 @@ start). So every row and sweep that asks for a run finds it again, and never one
 
 import hashlib
 import json
-import math
-import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pretrain.commands.sweep.file import Entry, Point
+from pretrain.commands.sweep.file import Entry
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, remove_file, replace, replace_durably
+from pretrain.common.files import make_folder, remove_file, replace
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
 from pretrain.common.processes import failure_line, start_logged, wait_for_end
 from pretrain.common.run_folder import read_summary
@@ -47,22 +42,20 @@ FREE = {
     "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds"},
     "evaluate": {"sts"},
 }
-FAILED = "failed.txt"
-SECONDS_BETWEEN_LINES = 30.0
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One training run: a point with a seed, in a folder of its own."""
+    """One training run: a row with a seed, in a folder of its own."""
 
     name: str
-    point: Point
+    entry: Entry
     seed: int
     folder: Path
 
-    @cached_property
+    @property
     def config(self) -> Config:
-        return self.point.config(self.seed)
+        return self.entry.config(self.seed)
 
     @property
     def summary(self) -> dict | None:
@@ -82,11 +75,6 @@ class SweepRun:
     @property
     def state(self) -> Literal["done", "begun", "to do"]:
         return "done" if self.summary is not None else "begun" if self.steps_done else "to do"
-
-    @property
-    def failed(self) -> bool:
-        """Whether its last start ended in an error."""
-        return self.summary is None and (self.folder / FAILED).is_file()
 
     @property
     def scores(self) -> dict[str, float]:
@@ -119,11 +107,6 @@ class SweepRun:
             if "warning" in record
         ]
 
-    @property
-    def seconds_per_step(self) -> float | None:
-        summary = self.summary
-        return summary["seconds"] / summary["steps"] if summary and summary["steps"] else None
-
     def words(self, folder: Path, **more: str) -> list[str]:
         """Return the flags of pretrain/main.py for this run in a folder.
 
@@ -133,7 +116,7 @@ class SweepRun:
         Args:
             more: further flags, with `__` for dots.
         """
-        flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
+        flags = {"config": str(self.entry.recipe), **self.entry.overrides, "train.seed": str(self.seed)}
         flags["folder"] = str(folder)
         flags |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"--{key}={value}" for key, value in flags.items()]
@@ -176,13 +159,12 @@ def identity(config: Config) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def run_of(name: str, point: Point, seed: int, out: Path) -> SweepRun:
-    """Return the run of a point and a seed, in its folder if that exists, else in one named by `name`."""
-    digest = identity(point.config(seed))
+def run_of(entry: Entry, seed: int, out: Path) -> SweepRun:
+    """Return the run of a row and a seed, in its folder if that exists, else in one named by the row."""
+    digest = identity(entry.config(seed))
     existing = sorted((out / "runs").glob(f"*-{digest}"))
-    label = f"{name}, {point.label}" if point.label else name
-    folder = existing[0] if existing else out / "runs" / f"{slug(label)}-seed{seed}-{digest}"
-    return SweepRun(f"{label}, seed {seed}", point, seed, folder)
+    folder = existing[0] if existing else out / "runs" / f"{slug(entry.name)}-seed{seed}-{digest}"
+    return SweepRun(f"{entry.name}, seed {seed}", entry, seed, folder)
 
 
 def slug(name: str) -> str:
@@ -190,78 +172,23 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.").lower()[:60] or "run"
 
 
-@dataclass(frozen=True)
-class SweepTask:
-    """A run to train. point: the number of the point; None: the winner of the row's search."""
-
-    entry: Entry
-    point: int | None
-    seed: int
-
-
 class SweepPlan:
-    """All runs of a sweep, in a fixed order: those of searches and single points, then those of winners.
+    """The runs of a sweep. `runs` has each once, in a fixed order, also where several rows share it."""
 
-    Args:
-        score: returns the figure of a finished run that decides a search; None: not evaluated yet.
-    """
-
-    def __init__(
-        self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[SweepRun], float | None]
-    ):
-        self.entries, self.seeds, self.out, self.score = entries, seeds, out, score
-        self.tasks: list[SweepTask] = []
-        seen: set[str] = set()
-        for entry in (entry for entry in entries if entry.runs):
-            for number, point in enumerate(entry.points):
-                for seed in self.seeds_of(entry)[:1] if entry.searched else self.seeds_of(entry):
-                    if (digest := identity(point.config(seed))) not in seen:
-                        seen.add(digest)
-                        self.tasks.append(SweepTask(entry, number, seed))
-        self.second = len(self.tasks)
-        """Number of the first task that waits for a search."""
-        for entry in (entry for entry in entries if entry.runs and entry.searched):
-            search = "+".join(identity(point.config(self.seeds_of(entry)[0])) for point in entry.points)
-            if search not in seen:
-                seen.add(search)
-                self.tasks += [SweepTask(entry, None, seed) for seed in self.seeds_of(entry)[1:]]
+    def __init__(self, entries: list[Entry], seeds: list[int], out: Path):
+        self.entries, self.seeds, self.out = entries, seeds, out
+        runs: dict[str, SweepRun] = {}
+        for run in (run for entry in entries for run in self.runs_of(entry)):
+            runs.setdefault(identity(run.config), run)
+        self.runs = list(runs.values())
 
     def seeds_of(self, entry: Entry) -> list[int]:
         """Return the seeds of a row: its own, else the sweep's."""
         return entry.row.seeds or self.seeds
 
-    def resolve(self, task: SweepTask) -> SweepRun | None:
-        """Return the run of a task; None: its search is not finished."""
-        number = self.winner(task.entry) if task.point is None else task.point
-        if number is None:
-            return None
-        return run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
-
-    def winner(self, entry: Entry) -> int | None:
-        """Return the number of an entry's best point; None: scores are missing. A failed run cannot win."""
-        if not entry.searched:
-            return 0
-        runs = [run_of(entry.name, point, self.seeds_of(entry)[0], self.out) for point in entry.points]
-        each = [-math.inf if run.failed else self.score(run) for run in runs]
-        scores = [score for score in each if score is not None]
-        if len(scores) < len(each) or max(scores) == -math.inf:
-            return None
-        return max(range(len(scores)), key=scores.__getitem__)
-
-    def chosen(self, entry: Entry) -> list[SweepRun]:
-        """Return the runs of a row, one for each seed; none while its search is not finished."""
-        number = self.winner(entry) if entry.runs else None
-        if number is None:
-            return []
-        return [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds_of(entry)]
-
-    def lines(self) -> Iterator[str]:
-        """Yield number, row, seed, state, "first" or "second" (waits for a search), folder; tab-separated."""
-        for number, task in enumerate(self.tasks):
-            run = self.resolve(task)
-            stage = "second" if task.point is None else "first"
-            state, folder = (run.state, str(run.folder)) if run else ("to do", "-")
-            yield "\t".join((str(number), task.entry.name, str(task.seed), state, stage, folder))
+    def runs_of(self, entry: Entry) -> list[SweepRun]:
+        """Return the runs of a row, one for each seed."""
+        return [run_of(entry, seed, self.out) for seed in self.seeds_of(entry)] if entry.runs else []
 
 
 @dataclass(eq=False)
@@ -303,8 +230,9 @@ class Trainer:
                 if run.state == "done":
                     return True
                 begun = f", from step {run.steps_done:,}" if run.steps_done else ""
-                self.print_line(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
-                remove_file(run.folder / FAILED)
+                self.print_line(
+                    f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}/log.txt"
+                )
                 words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
                 code = self._process(words, run.folder / "log.txt", run.folder)
         except FolderTakenError as taken:
@@ -321,7 +249,6 @@ class Trainer:
             if code == EXIT_CODES[request] and not explained:
                 raise StopRequested(request)
         self.failures[run.name] = failure_line(run.folder / "log.txt")
-        replace_durably(run.folder / FAILED, f"{self.failures[run.name]}\n".encode())
         self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
         return False
 
@@ -346,10 +273,10 @@ class Trainer:
             child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)
         except OSError as error:
             raise UserError(f"--launch: {words[0]} cannot be started ({error.strerror})") from None
-        stopping, last_line, last_time = False, "", time.monotonic()
+        stopping = False
 
         def pass_on_request() -> None:
-            nonlocal stopping, last_line, last_time
+            nonlocal stopping
             request = self.shutdown.requested()
             if request and not stopping and (not self.by_file or folder.is_dir()):
                 stopping = True
@@ -358,11 +285,6 @@ class Trainer:
                     replace(folder / STOP_FILE, b"")
                 else:
                     child.send_signal(next(number for number, what in SIGNALS.items() if what == request))
-            if time.monotonic() - last_time > SECONDS_BETWEEN_LINES:
-                last_time = time.monotonic()
-                if (line := _newest_step(log)) != last_line:
-                    last_line = line
-                    self.print_line(f"{line}  [{folder.name}]")
 
         code = wait_for_end(child, pass_on_request)
         if stopping and self.by_file:
@@ -374,22 +296,3 @@ class Trainer:
         """Raise StopRequested if a signal has requested a stop."""
         if request := self.shutdown.requested():
             raise StopRequested(request)
-
-
-def side_by_side(work: Sequence[Callable[[], None]], jobs: int) -> None:
-    """Do pieces of work in order, `jobs` at a time; what the first to fail raises begins no further one."""
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(piece) for piece in work]
-        try:
-            for future in as_completed(futures):
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _newest_step(log: Path) -> str:
-    with open(log, "rb") as stream:
-        stream.seek(max(0, os.path.getsize(log) - 4096))
-        lines = stream.read().decode(errors="replace").splitlines()
-    return next((line for line in reversed(lines) if line.startswith("step ")), "")

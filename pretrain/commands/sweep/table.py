@@ -4,10 +4,11 @@ import datetime
 import os
 import platform
 import statistics
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pretrain.commands.sweep.differences import Rows, add_differences, baseline_of, judging_column, tasks_of
+from pretrain.commands.sweep.differences import Rows, add_differences, baseline_of, tasks_of
 from pretrain.commands.sweep.evaluations import EvaluatedModel, metric, models_of
 from pretrain.commands.sweep.file import Row, Sweep
 from pretrain.commands.sweep.runs import SweepPlan
@@ -32,20 +33,12 @@ def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
     }
 
 
-def columns_for(sweep: Sweep, row: Row) -> dict[str, str | list[str]]:
-    """Return the columns whose metrics this row has, with {KEY} replaced by the row's `at`."""
-    found: dict[str, str | list[str]] = {}
-    for title, name in columns_of(sweep).items():
-        try:
-            found[title] = name if isinstance(name, list) else name.format_map(row.at)
-        except KeyError:
-            continue
-    return found
-
-
 def figures(model: EvaluatedModel, sweep: Sweep, row: Row) -> dict[str, float]:
-    """Return column -> figure, where there is one."""
-    columns = columns_for(sweep, row)
+    """Return column -> figure, where there is one; {KEY} of a metric is the row's `at`."""
+    columns: dict[str, str | list[str]] = {}
+    for title, name in columns_of(sweep).items():
+        with suppress(KeyError):  # a column of rows that have the key
+            columns[title] = name if isinstance(name, list) else name.format_map(row.at)
     values = {
         title: value
         for title, name in columns.items()
@@ -76,15 +69,8 @@ def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
         rows.append(row)
         if entry.row.kind == "quoted":
             continue
-        runs = plan.chosen(entry)
+        runs = plan.runs_of(entry)
         row["wanted"] = len(plan.seeds_of(entry)) if entry.row.kind == "trained" else 1
-        if entry.searched:
-            winner = plan.winner(entry)
-            row["search"] = {
-                "by": sweep.select,
-                "best": None if winner is None else entry.points[winner].label,
-                "points": len(entry.points),
-            }
         models[entry.name] = models_of(entry, runs, out)
         for model in models[entry.name]:
             of_run: dict[str, Any] = {
@@ -113,8 +99,7 @@ def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    judged_by = judging_column(sweep, content["columns"])
-    add_differences(content, models, baseline_of(sweep, plan.entries), judged_by)
+    add_differences(content, models, baseline_of(sweep, plan.entries))
     return content
 
 
@@ -170,12 +155,8 @@ def tabulate(content: dict[str, Any]) -> str:
 
     for row in content["rows"]:
         name, runs, named = row["name"].replace("|", "\\|"), row["runs"], len(lines)
-        if row.get("grey"):
-            name = f"*~ {name}*"
         if row["kind"] != "quoted":
             count = f"{len(runs)} of {row['wanted']} seeds" if row["kind"] == "trained" else "as it is"
-            if row.get("search"):
-                count += f", {row['search']['best'] or 'search unfinished'}"
             line(name, f"ours, {count}", row["mean"], row["std"])
             if len(runs) > 1:
                 line(
@@ -225,23 +206,20 @@ def _differences(difference: dict[str, Any], titles: list[str]) -> list[str]:
 
 
 def _about_differences(content: dict[str, Any]) -> list[str]:
-    """Return what must be known to read the differences, and which rows are not paired."""
+    """Return what must be known to read the differences."""
     compared = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
     if not compared:
         return []
     baseline = content["baseline"]
     lines = [
         f"Less {baseline}: the difference, and its 95% interval over seeds (Student's t), in columns of STS "
-        "over the sentence pairs too. Runs with the same seed read the same batches with the same dropout. "
-        f"~: the interval holds 0. A row in italics with ~ cannot be told from {baseline} by "
-        f"{content['judged_by']}. One interval in twenty misses: of twenty rows that do nothing, expect one "
-        "to look otherwise."
+        "over the sentence pairs too. Runs with the same seed read the same batches with the same dropout, "
+        "where the row changes neither batch nor data. "
+        f"~: the interval holds 0, so the row cannot be told from {baseline} by that column. One interval in "
+        "twenty misses: of twenty rows that do nothing, expect one to look otherwise."
     ]
-    unpaired: dict[str, list[str]] = {}
     for row in compared:
         found = row["difference"]
-        if found["unpaired"]:
-            unpaired.setdefault(", ".join(found["unpaired"]), []).append(row["name"])
         alone = [
             title
             for title, around in found["columns"].items()
@@ -254,9 +232,6 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
             )
         if found["one_seed"]:
             lines.append(f"{row['name']}: one seed, so its interval says nothing of other seeds.")
-    for reason, names in unpaired.items():
-        verb = "is" if len(names) == 1 else "are"
-        lines.append(f"{', '.join(names)} {verb} not paired with {baseline}: {reason}.")
     return lines
 
 

@@ -3,67 +3,64 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pretrain.checkpoint.folder import candidates, problem_with, read_state
-from pretrain.commands.verify.records import EXPORTS
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.config.recipe import load_config
-from pretrain.config.run import Config
 from pretrain.config.validation import leaves
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.folder import read_policy
 from pretrain.export.sums import changed_files
-from pretrain.start.continuity import COMPARED
 from pretrain.telemetry.metrics_file import NO_LINES, Place, link_of, read_metrics, split_link, whole_lines
 
-_SHOWN = 20
+EXPORTS = ("best", "export")
 
 
-def verify_files(run: Path) -> bool:
-    """Print whether the files of a run are as it wrote them, and which are not; return whether all are.
+class Saved(NamedTuple):
+    """A checkpoint or an export, and what it says of the run. state: of a checkpoint alone."""
+
+    name: str
+    step: int
+    progress: dict[str, Any]
+    state: dict[str, Any]
+
+
+def check_files(run: Path) -> tuple[list[str], list[Saved]]:
+    """Return which files are not as the run wrote them, and its checkpoints, newest first, and exports.
 
     Every byte of its checkpoints and exports is read.
     """
     faults: list[str] = []
-    progress: dict[str, dict[str, Any]] = {}  # by name of a checkpoint, the newest first, or export
-    newest: dict[str, Any] = {}
+    saved: list[Saved] = []
     for path in candidates(run / "checkpoints"):
         problem = problem_with(path)
         if problem is None:
             state = read_state(path)
-            newest = newest or state
-            progress[path.name] = state.get("progress", {})
+            saved.append(Saved(path.name, int(state["step"]), state.get("progress", {}), state))
         elif path.is_dir():  # a run that is training removes old ones
             faults.append(f"{path.name} {problem}")
+    newest = saved[0].state if saved else {}
     for name in EXPORTS:
         changed = changed_files(run / name)
         faults += [f"{name}/{file} is changed or gone" for file in changed or ()]
         if not changed and (policy := read_policy(run / name)) is not None:
-            progress[name] = policy.get("progress", {})
+            saved.append(Saved(name, int(policy["step"]), policy.get("progress", {}), {}))
     # behind the checkpoints: a run that is training writes rows first
     lines = whole_lines(run / "metrics.jsonl")
-    places = {name: one["rows"] for name, one in progress.items() if one.get("rows")}
+    places = {one.name: one.progress["rows"] for one in saved if one.progress.get("rows")}
     links = {split_link(line)[1] for line in lines}
     last = newest.get("progress", {}).get("rows", {}).get("link")
     # resumed from an earlier step, a run has another end than its export
-    if abandoned := last in links and places.get("export", {"link": last})["link"] not in links:
+    if last in links and places.get("export", {"link": last})["link"] not in links:
         del places["export"]
-    config = load_config(run / "config.yaml", {})
+        print("export is of an abandoned end: the run was resumed from an earlier step")
     faults += check_chain(lines, places)
-    faults += _check_settings(run, config, newest)
+    faults += _check_settings(run, newest)
     if newest and not _is_tokenizer(run / "tokenizer", newest["tokenizer_hash"]):
         faults.append("tokenizer/tokenizer.json is not the run's")
-    if faults:
-        more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
-        print("\n  ".join(["files that are not as the run wrote them:", *faults[:_SHOWN], *more]))
-    else:
-        names = f"{len(lines)} lines of metrics.jsonl, config.yaml, tokenizer, {', '.join(progress)}"
-        print(f"{names}: every file as the run wrote it")
-    if abandoned:
-        print("  export is of an abandoned end: the run was resumed from an earlier step")
-    return not faults
+    return faults, saved
 
 
 def check_chain(lines: Sequence[bytes], places: Mapping[str, Place]) -> Iterator[str]:
@@ -99,21 +96,20 @@ def _name(number: int, line: bytes) -> str:
         return f"line {number} of metrics.jsonl"
 
 
-def _check_settings(run: Path, config: Config, newest: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with config.yaml: its bytes, or in an older run the settings that define it."""
+def _check_settings(run: Path, newest: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with config.yaml, whose digest the last start has recorded."""
+    config = load_config(run / "config.yaml", {})
     rows = read_metrics(run / "metrics.jsonl")
     digests = [row["config_sha256"] for row in rows if "config_sha256" in row]
-    if digests and digests[-1] == sha256_of(run / "config.yaml"):
+    if not digests or digests[-1] == sha256_of(run / "config.yaml"):
         return []
     before = dict(leaves(newest.get("config", {})))
     differing = [
         f"{key} is {value}, and was {before[key]}"
         for key, value in leaves(config.model_dump(mode="json"))
-        if key in before and value != before[key] and (digests or key.startswith(COMPARED))
+        if key in before and value != before[key]
     ]
-    if not (digests or differing):
-        return []
-    return [f"config.yaml is not as the run wrote it: {'; '.join(differing[:_SHOWN]) or 'its text differs'}"]
+    return [f"config.yaml is not as the run wrote it: {'; '.join(differing) or 'its text differs'}"]
 
 
 def _is_tokenizer(folder: Path, digest: str) -> bool:

@@ -200,23 +200,6 @@ def test_records_of_sda_lack_what_no_rule_could_make(annotated, tmp_path):
     assert manifest["cache"]["parser"]["parser"] == PARSER
 
 
-def test_records_that_nothing_changed_stay_unless_they_are_to_be_dropped(tiny_data, tmp_path):
-    spec = "crop:rate=1.0|repeat"  # the first one changes nothing
-    whole = make(tiny_data, tmp_path / "whole", {"augmented": spec})
-    some = make(tiny_data, tmp_path / "some", {"augmented": spec}, unchanged="drop")
-    columns, labels = records_of(tmp_path / "whole")
-    changed = [row for row, label in enumerate(labels) if label != whole["labels"] - 1]
-    dropped, kept_labels = records_of(tmp_path / "some")
-    assert 0 < len(changed) < len(labels)
-    assert dropped == {name: [column[row] for row in changed] for name, column in columns.items()}
-    assert kept_labels.tolist() == labels[changed].tolist()
-    assert some["splits"]["train"]["sequences"] == len(changed)
-    with pytest.raises(UserError, match="unchanged is 'keep' there and 'drop' now"):
-        make(tiny_data, tmp_path / "whole", {"augmented": spec}, unchanged="drop")
-    with pytest.raises(UserError, match="leaves nothing"):
-        make(tiny_data, tmp_path / "none", {"augmented": "crop:rate=1.0|crop:rate=0.9999"}, unchanged="drop")
-
-
 @pytest.mark.parametrize(
     ("columns", "error", "said"),
     [

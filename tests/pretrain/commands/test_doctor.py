@@ -1,7 +1,6 @@
 """`clearly doctor`: what it finds on this machine, and on ones where something is wrong."""
 
 import importlib.metadata
-from pathlib import Path
 
 import pytest
 from forked_python import run_python
@@ -17,8 +16,8 @@ def levels(findings):
 
 
 @pytest.mark.full
-def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
-    words = ["-m", "pretrain.commands.doctor", "--folder", str(tmp_path / "runs")]
+def test_a_whole_examination_says_what_there_is_and_what_to_do():
+    words = ["-m", "pretrain.commands.doctor"]
     run = run_python(words, environment())
     assert run.returncode == 0 and "nothing here will fail" in run.stdout, run.stdout + run.stderr
     for what in (
@@ -28,11 +27,9 @@ def test_a_whole_examination_says_what_there_is_and_what_to_do(tmp_path):
         "machine",
         "cores",
         "2 ranks meet",
-        "GiB free",
     ):
         assert what in run.stdout, what
-    words[-1] = "/proc/nothing"
-    run = run_python(words, environment())
+    run = run_python(words, environment() | {"CLEAR_PARSER": "/no/such/pipeline"})
     assert run.returncode == 1 and "WRONG" in run.stdout and "1 thing will fail" in run.stdout
 
 
@@ -50,14 +47,6 @@ def test_what_is_installed_is_compared_with_what_is_required(monkeypatch):
     assert levels([own, numpy, missing]) == ["ok", "WRONG", "WRONG"]
     assert "1 packages as required; torch " in own.what
     assert "<1 is needed" in numpy.what and missing.todo == "pip install 'deepspeed>=0.1'"
-
-
-def test_a_folder_that_cannot_be_written_is_an_error_and_one_that_is_not_there_is_not_made(tmp_path):
-    (found,) = doctor.disk(Path("/proc/nothing"))
-    assert found.level == "WRONG" and "/proc/nothing cannot be written" in found.what and found.todo
-    assert "cannot be written" in next(doctor.disk(Path("/etc/hosts"))).what  # a file
-    assert next(doctor.disk(tmp_path / "runs" / "a")).what.startswith(str(tmp_path))
-    assert not list(tmp_path.iterdir())
 
 
 def test_ranks_that_cannot_meet_are_wrong(monkeypatch):

@@ -24,6 +24,7 @@ def test_a_plan_says_what_a_run_needs(monkeypatch, capsys, tmp_path):
     code, out, err = run(monkeypatch, capsys, "--gpus=32", "--gpu=a100-80", *SMALL)
     assert code == 0, err
     assert "32 x a100-80: 312 TFLOP/s, 80.0 GB" in out and "mean length 24 (assumed" in out
+    assert "30.0% of the peak (assumed)" in out
     assert "optimizer's moments" in out and "largest micro-batch" in out
     assert [line.split()[0] for line in out.splitlines() if line.rstrip().endswith(" h")] == list("0123")
 

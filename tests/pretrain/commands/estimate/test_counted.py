@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from run_helpers import finish, start
 
-from pretrain.commands.estimate.formulas import BatchSize, Layout, ModelSize, memory
+from pretrain.commands.estimate import BatchSize, Layout, ModelSize, memory
 from pretrain.commands.plan import WIRE
 
 WORKER = Path(__file__).with_name("counting_worker.py")

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pretrain.commands.estimate import formulas
-from pretrain.commands.estimate.formulas import BatchSize, Layout, ModelSize
+from pretrain.commands import estimate
+from pretrain.commands.estimate import BatchSize, Layout, ModelSize
 
 MODEL = ModelSize(
     trained=1_000_000,
@@ -33,7 +33,7 @@ FOUR = Layout(ranks=4, zero=0, micro_batch_tokens=500)
 )
 def test_states_of_four_ranks(zero, weights, gradients, optimizer, master):
     """A million parameters, 4 bytes each: MB of a rank."""
-    found = formulas.memory(MODEL, BATCH, replace(FOUR, zero=zero))
+    found = estimate.memory(MODEL, BATCH, replace(FOUR, zero=zero))
     expected = {"weights": weights, "gradients": gradients, "optimizer": optimizer, "master": master}
     assert {name: found[name] for name in expected} == {name: 1e6 * mb for name, mb in expected.items()}
 
@@ -41,44 +41,44 @@ def test_states_of_four_ranks(zero, weights, gradients, optimizer, master):
 def test_the_pass_that_needs_most_decides():
     """500 tokens of 4000 / 4 a rank; a masked one of them with 15% predicted and their 1000 logits each."""
     many = replace(BATCH, predicted=1800.0)
-    assert formulas.micro_batch_bytes(MODEL, many, FOUR) == (5000 * 500 + 1000 * 450, 4 * 450 * 1000)
+    assert estimate.micro_batch_bytes(MODEL, many, FOUR) == (5000 * 500 + 1000 * 450, 4 * 450 * 1000)
     # of few predicted tokens the logits are fewer: the pass over 500 tokens of views needs more
-    assert formulas.micro_batch_bytes(MODEL, BATCH, FOUR) == (2.5e6, 6 * 4 * 200 * 64 + 12 * 200**2)
+    assert estimate.micro_batch_bytes(MODEL, BATCH, FOUR) == (2.5e6, 6 * 4 * 200 * 64 + 12 * 200**2)
     # with all at once, 1000 tokens of views, whose 200 vectors need 6 copies and their pairs a tile
     whole = replace(FOUR, micro_batch_tokens=9000)
-    assert formulas.micro_batch_bytes(MODEL, BATCH, whole) == (5e6, 6 * 4 * 200 * 64 + 12 * 200**2)
+    assert estimate.micro_batch_bytes(MODEL, BATCH, whole) == (5e6, 6 * 4 * 200 * 64 + 12 * 200**2)
 
 
 def test_reduction_counts_where_it_needs_more_than_a_micro_batch():
     """A bucket of 500 million elements is reserved on a GPU at stages 1 to 3; stage 1 uses it nowhere."""
-    found = formulas.memory(MODEL, BATCH, replace(FOUR, zero=2))
+    found = estimate.memory(MODEL, BATCH, replace(FOUR, zero=2))
     assert found["reduction"] == 4e6 + 2e9 + 1e6  # gradients in one piece, the bucket, the reduced share
-    assert formulas.peak(found) == 4e6 + 4e6 + 2e6 + 1e6 + found["reduction"]
-    assert formulas.memory(MODEL, BATCH, replace(FOUR, zero=0))["reduction"] == 4e6
+    assert estimate.peak(found) == 4e6 + 4e6 + 2e6 + 1e6 + found["reduction"]
+    assert estimate.memory(MODEL, BATCH, replace(FOUR, zero=0))["reduction"] == 4e6
     small = replace(FOUR, zero=1, bucket=100_000, wire=2)
     # a bucket in one piece, all in bfloat16, DeepSpeed's bucket, the reduced share
-    assert formulas.memory(MODEL, BATCH, small)["reduction"] == 4e5 + 2e6 + 4e5 + 1e6
-    assert formulas.memory(MODEL, BATCH, replace(small, ranks=1))["reduction"] == 4e5 + 4e6
+    assert estimate.memory(MODEL, BATCH, small)["reduction"] == 4e5 + 2e6 + 4e5 + 1e6
+    assert estimate.memory(MODEL, BATCH, replace(small, ranks=1))["reduction"] == 4e5 + 4e6
 
 
 def test_the_largest_micro_batch_fits_and_one_more_step_does_not():
     big = replace(BATCH, view_tokens=4e6, masked_tokens=2e6, predicted=3e5)
     one = Layout(ranks=1, zero=0, micro_batch_tokens=1)
-    available = formulas.peak(formulas.memory(MODEL, big, replace(one, micro_batch_tokens=10 * 1024)))
-    assert formulas.largest_micro_batch(MODEL, big, one, available) == 10 * 1024
-    assert formulas.largest_micro_batch(MODEL, big, one, available - 1) == 9 * 1024
-    assert formulas.largest_micro_batch(MODEL, big, one, 1e6) is None
+    available = estimate.peak(estimate.memory(MODEL, big, replace(one, micro_batch_tokens=10 * 1024)))
+    assert estimate.largest_micro_batch(MODEL, big, one, available) == 10 * 1024
+    assert estimate.largest_micro_batch(MODEL, big, one, available - 1) == 9 * 1024
+    assert estimate.largest_micro_batch(MODEL, big, one, 1e6) is None
 
 
 def test_a_replay_costs_one_more_forward_of_the_views():
     needed = 3 * (2e6 * 6000 + 1e5 * 300)
-    assert formulas.step_flops(MODEL, BATCH, FOUR) == needed + 2e6 * 4000
+    assert estimate.step_flops(MODEL, BATCH, FOUR) == needed + 2e6 * 4000
     whole = replace(FOUR, micro_batch_tokens=1000)  # a rank's views at once: their graph is kept
-    assert formulas.step_flops(MODEL, BATCH, whole) == needed
+    assert estimate.step_flops(MODEL, BATCH, whole) == needed
 
 
 def test_one_moment_of_some_parameters_is_less_to_hold_and_save():
     """Of a million parameters, 600,000 with one moment."""
     muon = replace(MODEL, moments=1_400_000)
-    assert formulas.memory(muon, BATCH, FOUR)["optimizer"] == 4 * 1.4e6
-    assert formulas.checkpoint_bytes(muon) == 4e6 + 4 * 1.4e6
+    assert estimate.memory(muon, BATCH, FOUR)["optimizer"] == 4 * 1.4e6
+    assert estimate.checkpoint_bytes(muon) == 4e6 + 4 * 1.4e6

@@ -7,9 +7,8 @@ import pytest
 import torch
 from model.launches import META, as_on_a_gpu, make_encoder
 
-from pretrain.commands.estimate.formulas import memory, share_reached, step_flops
-from pretrain.commands.estimate.formulas import peak as peak_of
-from pretrain.commands.estimate.measure import PlannedTokenizer, measure_model
+from pretrain.commands.estimate import PlannedTokenizer, measure_model, memory, share_reached, step_flops
+from pretrain.commands.estimate import peak as peak_of
 from pretrain.commands.plan import GPUS, MEASURED, assumed_batch, layout_of
 from pretrain.config.recipe import load_config
 from pretrain.model.kernels import fused

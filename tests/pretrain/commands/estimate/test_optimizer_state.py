@@ -7,8 +7,14 @@ import torch
 from encoder_helpers import make_encoder, make_tokenizer
 from exactness_worker import FakeTokenizer
 
-from pretrain.commands.estimate.formulas import BatchSize, Layout, checkpoint_bytes, memory
-from pretrain.commands.estimate.measure import architecture, measure_model
+from pretrain.commands.estimate import (
+    BatchSize,
+    Layout,
+    architecture,
+    checkpoint_bytes,
+    measure_model,
+    memory,
+)
 from pretrain.config.recipe import validate_config
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective

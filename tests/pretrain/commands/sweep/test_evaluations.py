@@ -72,11 +72,11 @@ def test_columns_may_be_of_what_a_run_started_from_and_of_where_a_row_is(tmp_pat
         of_start={"geometry-x": "--measure augmentation"},
     )
     sweep = read_sweep(path)
-    plan = SweepPlan(expand(sweep, tmp_path, {}), [42], tmp_path / "out", lambda run: None)
+    plan = SweepPlan(expand(sweep, tmp_path, {}), [42], tmp_path / "out")
     models = []
     for entry in plan.entries:
-        finish(plan.chosen(entry)[0])
-        models += models_of(entry, plan.chosen(entry), plan.out)
+        finish(plan.runs_of(entry)[0])
+        models += models_of(entry, plan.runs_of(entry), plan.out)
     (start,) = {model.start for model in models}
     assert start.model == str(tmp_path) and start.folder.parent == tmp_path / "out" / "start"
     evaluated(start.folder, "geometry-x")
@@ -92,7 +92,7 @@ def test_two_starts_with_names_that_begin_alike_are_two_models(tmp_path):
         path = write_sweep(
             tmp_path, rows={"start": {"kind": "start"}}, set={"model.init": str(tmp_path / name)}
         )
-        plan = SweepPlan(expand(read_sweep(path), tmp_path, {}), [42], tmp_path / "out", lambda run: None)
+        plan = SweepPlan(expand(read_sweep(path), tmp_path, {}), [42], tmp_path / "out")
         (model,) = models_of(plan.entries[0], [], plan.out)
         assert model.model == str(tmp_path / name)
         folders.append(model.folder)
@@ -132,17 +132,17 @@ def test_a_request_to_stop_ends_an_evaluation_and_its_children(tmp_path, monkeyp
 
 def test_random_weights_are_no_model_to_start_from(tmp_path):
     entries = entries_of(tmp_path)
-    plan = SweepPlan(entries, [42], tmp_path / "out", lambda run: None)
-    finish(plan.chosen(entries[0])[0])
-    (model,) = models_of(entries[0], plan.chosen(entries[0]), plan.out)
+    plan = SweepPlan(entries, [42], tmp_path / "out")
+    finish(plan.runs_of(entries[0])[0])
+    (model,) = models_of(entries[0], plan.runs_of(entries[0]), plan.out)
     assert model.start is None and metric(model, "start.sts.STS-B") is None
 
 
 def test_a_row_may_be_of_the_last_step(tmp_path):
     entries = entries_of(tmp_path, rows={"best": {}, "last": {"weights": "export"}})
-    plan = SweepPlan(entries, [42], tmp_path / "out", lambda run: None)
-    finish(plan.chosen(entries[0])[0])  # one run for both
-    (best,), (last,) = (models_of(entry, plan.chosen(entry), plan.out) for entry in entries)
+    plan = SweepPlan(entries, [42], tmp_path / "out")
+    finish(plan.runs_of(entries[0])[0])  # one run for both
+    (best,), (last,) = (models_of(entry, plan.runs_of(entry), plan.out) for entry in entries)
     assert (best.run.folder / "export", best.run.folder / "best") == (Path(last.model), Path(best.model))
     assert best.results("sts") != last.results("sts")
 

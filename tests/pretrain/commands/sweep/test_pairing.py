@@ -60,8 +60,8 @@ def test_runs_of_one_seed_read_and_draw_the_same_whatever_the_objective(tiny_dat
     rows = {name: {"set": {"objective.name": name, **more}} for name, more in ROWS.items()}
     recipe = str(ROOT / "configs" / "clear_micro.yaml")
     entries = entries_of(tmp_path, recipe=recipe, set=settings, rows=rows)
-    runs = {entry.name: started(entry.points[0].config(7)) for entry in entries}
-    other_seed, *_ = started(entries[0].points[0].config(8))
+    runs = {entry.name: started(entry.config(7)) for entry in entries}
+    other_seed, *_ = started(entries[0].config(8))
     assert not np.array_equal(other_seed[0].sequence_ids, runs["simcse"][0][0].sequence_ids)
     for (one, first), (other, second) in itertools.pairwise(runs.items()):
         assert len(first[0]) == len(second[0]) == 3

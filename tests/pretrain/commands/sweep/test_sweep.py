@@ -150,24 +150,6 @@ def test_evaluations_are_printed_one_by_one(tmp_path):
 
 
 @pytest.mark.full
-def test_a_search_decides_by_dev_and_its_winner_gets_all_seeds(tmp_path):
-    path = write_sweep(tmp_path, search={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2, 3])
-    said = sweep(tmp_path, path, "--eval-data", tmp_path)
-    assert "4 runs" in said
-    found = json.loads((tmp_path / "out" / "sweep" / "results.json").read_text())
-    assert found["rows"][0]["search"] == {"by": "dev", "best": "lr 0.0002", "points": 2}
-    assert [run["figures"]["STS-B dev"] for run in found["rows"][0]["runs"]] == [91, 92, 93]
-    assert "every" not in sweep(tmp_path, "plan", path)
-    lines = [line.split("\t") for line in sweep(tmp_path, "plan", path).splitlines()]
-    assert [(line[0], line[2], line[3], line[4]) for line in lines] == [
-        ("0", "1", "done", "first"),
-        ("1", "1", "done", "first"),
-        ("2", "2", "done", "second"),
-        ("3", "3", "done", "second"),
-    ]
-
-
-@pytest.mark.full
 def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
     path = write_sweep(tmp_path, rows={"long": {"set": {"train.lr": 7}}, "next": {}})
     line = command(tmp_path, path)
@@ -232,18 +214,16 @@ def cluster(tmp_path):
 
 @pytest.mark.full
 def test_slurm_submits_an_array_of_what_is_to_do_and_a_last_job(tmp_path, cluster):
-    path = write_sweep(tmp_path, search={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2])
+    path = write_sweep(tmp_path, grid={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2])
     words = [ROOT / "slurm" / "sweep.sh", "--gpus=1", "--", path, "--out", tmp_path / "out"]
     done = subprocess.run(list(map(str, words)), env=cluster, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [call.split(str(ROOT))[0].strip() for call in calls] == [
-        "--parsable --gpus=1 --array=0,1",
-        "--parsable --gpus=1 --dependency=afterany:101 --job-name=sweep-search --output=slurm-%x-%j.out",
-        "--parsable --gpus=1 --dependency=afterany:102 --array=2",
-        "--parsable --gpus=1 --dependency=afterany:103 --job-name=sweep-gather --output=slurm-%x-%j.out",
+        "--parsable --gpus=1 --array=0,1,2,3",
+        "--parsable --gpus=1 --dependency=afterany:101 --job-name=sweep-gather --output=slurm-%x-%j.out",
     ]
-    assert [" gather " in call for call in calls] == [False, True, False, True]
+    assert [" gather " in call for call in calls] == [False, True]
 
 
 @pytest.mark.full

@@ -1,17 +1,15 @@
-"""The runs of a sweep: their identity, sharing, searches, errors."""
+"""The runs of a sweep: their identity, sharing, errors."""
 
 import json
 
 from sweep_helpers import entries_of
 
-from pretrain.commands.sweep.runs import SweepPlan, identity, run_of, unequal_inputs
+from pretrain.commands.sweep.runs import SweepPlan, identity, unequal_inputs
 from pretrain.common.processes import failure_line
 
 
 def point(tmp_path, **given):
-    return entries_of(tmp_path, {key.replace("__", "."): str(value) for key, value in given.items()})[
-        0
-    ].points[0]
+    return entries_of(tmp_path, {key.replace("__", "."): str(value) for key, value in given.items()})[0]
 
 
 def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
@@ -65,43 +63,22 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
 def test_rows_with_the_same_settings_share_a_run(tmp_path):
     rows = {"mean": {"pooling": "mean"}, "[CLS]": {"pooling": "cls"}, "other": {"set": {"train.lr": 1}}}
     entries = entries_of(tmp_path, rows=rows)
-    plan = SweepPlan(entries, [1, 2], tmp_path, lambda run: None)
-    assert [(task.entry.name, task.seed) for task in plan.tasks] == [
+    plan = SweepPlan(entries, [1, 2], tmp_path)
+    assert [(run.entry.name, run.seed) for run in plan.runs] == [
         ("mean", 1),
         ("mean", 2),
         ("other", 1),
         ("other", 2),
     ]
-    folder = plan.chosen(entries[0])[0].folder
+    folder = plan.runs_of(entries[0])[0].folder
     folder.mkdir(parents=True)
-    assert plan.chosen(entries[1])[0].folder == folder
+    assert plan.runs_of(entries[1])[0].folder == folder
     assert folder.name.startswith("mean-seed1-")
 
 
-def test_the_winner_of_a_search_is_trained_with_the_other_seeds(tmp_path):
-    entries = entries_of(
-        tmp_path, search={"train.lr": [1e-5, 2e-5, 3e-5]}, rows={"a": {}, "b": {"search": {}}}
-    )
-    scores = {}
-    plan = SweepPlan(entries, [5, 6], tmp_path, lambda run: scores.get(run.config.train.lr))
-    kinds = [(task.entry.name, task.point, task.seed) for task in plan.tasks]
-    assert kinds == [("a", 0, 5), ("a", 1, 5), ("a", 2, 5), ("b", 0, 5), ("b", 0, 6), ("a", None, 6)]
-    assert plan.second == 5
-    assert plan.resolve(plan.tasks[-1]) is None and plan.chosen(entries[0]) == []
-    scores.update({1e-5: 70.0, 2e-5: 80.0})
-    assert plan.resolve(plan.tasks[-1]) is None  # one is still missing
-    scores[3e-5] = 75.0
-    assert plan.resolve(plan.tasks[-1]).config.train.lr == 2e-5
-    assert [run.seed for run in plan.chosen(entries[0])] == [5, 6]
-    failed = run_of("a", entries[0].points[1], 5, tmp_path)
-    failed.folder.mkdir(parents=True)
-    (failed.folder / "failed.txt").write_text("error: the loss is not finite\n")
-    assert plan.winner(entries[0]) == 2  # a run that failed does not win, and does not hold the search up
-
-
 def test_runs_of_a_row_that_read_other_files_are_told_apart(tmp_path):
-    plan = SweepPlan(entries_of(tmp_path, rows={"a": {}}), [5, 6, 7], tmp_path, lambda run: None)
-    runs = plan.chosen(plan.entries[0])
+    plan = SweepPlan(entries_of(tmp_path, rows={"a": {}}), [5, 6, 7], tmp_path)
+    runs = plan.runs_of(plan.entries[0])
     for run, table in zip(runs, "xxy"):
         assert unequal_inputs(runs) == []  # up to here they are the same
         (run.folder / "report").mkdir(parents=True)

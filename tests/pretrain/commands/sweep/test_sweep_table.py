@@ -40,8 +40,8 @@ def test_metrics_come_from_the_evaluations_files(tmp_path):
         {"title": "T", "recipe": str(recipe), "rows": {"one": {}}, "columns": columns}
     )
     entries = expand(tree, tmp_path, {})
-    plan = SweepPlan(entries, [42], tmp_path, lambda run: None)
-    run = plan.chosen(entries[0])[0]
+    plan = SweepPlan(entries, [42], tmp_path)
+    run = plan.runs_of(entries[0])[0]
     (run.folder / "report").mkdir(parents=True)
     (run.folder / "report" / "summary.json").write_text(
         json.dumps({"steps": 4, "seconds": 2.0, "best_step": 3})
@@ -75,8 +75,8 @@ def test_metrics_come_from_the_evaluations_files(tmp_path):
 
 def test_a_start_that_stayed_the_best_is_named(tmp_path):
     tree = sweep_of(ROOT / "configs" / "simcse_micro.yaml")
-    plan = SweepPlan(expand(tree, tmp_path, {}), [5, 6, 7], tmp_path, lambda run: None)
-    for run, best in zip(plan.chosen(plan.entries[0]), (0, 20, 0)):
+    plan = SweepPlan(expand(tree, tmp_path, {}), [5, 6, 7], tmp_path)
+    for run, best in zip(plan.runs_of(plan.entries[0]), (0, 20, 0)):
         (run.folder / "report").mkdir(parents=True)
         summary = {"steps": 40, "seconds": 2.0, "best_step": best}
         (run.folder / "report" / "summary.json").write_text(json.dumps(summary))
@@ -89,7 +89,5 @@ def test_a_start_that_stayed_the_best_is_named(tmp_path):
 
 def test_a_row_without_runs_is_shown_empty(tmp_path):
     tree = sweep_of(ROOT / "configs" / "simcse_micro.yaml")
-    table = tabulate(
-        collect(tree, SweepPlan(expand(tree, tmp_path, {}), [1], tmp_path, lambda run: None), tmp_path)
-    )
+    table = tabulate(collect(tree, SweepPlan(expand(tree, tmp_path, {}), [1], tmp_path), tmp_path))
     assert "| simcse_micro | ours, 0 of 1 seeds |  |" in table

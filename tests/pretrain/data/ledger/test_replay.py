@@ -109,6 +109,6 @@ def test_steps_that_a_run_has_jumped_over_are_not_replayed(folder):
     sums = list(replay_of(folder, jumped=jumps).sums(0, 25))
     assert [step for step, _ in sums] == there
     record = LedgerRecord(25, "row", links)
-    assert compare([record], None, sums, ("sequences",)) == []
+    assert compare([record], None, sums, ("sequences",)) is None
     unaware = replay_of(folder).sums(0, 25)
-    assert compare([record], None, unaware, ("sequences",))[0].last == 25
+    assert compare([record], None, unaware, ("sequences",)).last == 25
