@@ -7,7 +7,6 @@ numbers of their own to NAME.md beside it. A figure whose rows have not been eva
     dots          a column by row, two kinds of rows in two colours (AugCSE, figure 6)
     correlations  Pearson's, between columns, over rows (AugCSE, figure 7)
     nli           distances of premises to entailed and contradicting hypotheses (VaSCL, figure 2b)
-    cases         pairs with a negation: their ranks, and the weight of every word (SDA, figure 4)
     differences   every row less the baseline, with its interval
 """
 
@@ -15,13 +14,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from finetune.flags import EvalData
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 
 
-def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> None:
+def draw(folder: Path, *, only: cli.Names = ()) -> None:
     """Draw the figures of a sweep that has been tabulated.
 
     Args:
@@ -43,7 +41,7 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
     for name in only or figures:
         try:
             figure = figures[name]
-            drawn = DRAWERS[figure["kind"]](content, figure | {"data": eval_data})
+            drawn = DRAWERS[figure["kind"]](content, figure)
         except NotThere as reason:
             print(f"{name} is not drawn: {reason}")
             continue

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from finetune.figures.cases import cases
 from finetune.figures.drawing import (
     COLOURS,
     GREY,
@@ -191,6 +190,5 @@ DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure | tuple[Figure, st
     "nli": nli,
     "differences": differences,
     "correlations": correlations,
-    "cases": cases,
 }
 """Kind of a figure -> what draws it from a table's content, some with a table in Markdown."""
