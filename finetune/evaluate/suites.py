@@ -24,7 +24,7 @@ _GEOMETRY = {  # measure: its figures, of which another text or augmentation has
     "neighbourhood": ("neighbourhood/stackoverflow",),
     "nli": ("nli",),
     "isomorphism": ("isomorphism/NLI A-E", "isomorphism/NLI A-C", "isomorphism/NLI E-C"),
-    "augmentation": ("augmentation/reorder", "projection"),
+    "augmentation": ("augmentation/reorder",),
 }
 NOT_THERE = " is not there"
 _hub_fault = cache(hub_fault)

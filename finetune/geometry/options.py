@@ -40,7 +40,7 @@ class GeometryOptions(BaseModel, frozen=True):
         "",
         description="written behind the results' name, so that another set of measures stays beside this one",
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="of augmentations, maskings, samples and t-SNE")
+    seed: int = Field(0, ge=0, lt=2**31, description="of augmentations, maskings and samples")
 
     @property
     def augmentations(self) -> list[str]:

@@ -63,13 +63,12 @@ def glue(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
 
 
 def plan(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
-    """List the runs: number, task, seed, rate, batch, "done" or "to do", and the run it starts from."""
+    """List the runs: number, task, seed, rate, batch, and "done" or "to do"."""
     work = _open(model, flags, options)
     left = set(work.store.unfinished(work.runs))
     for number, run in enumerate(work.runs):
-        start = options.start(run)
-        state, after = "to do" if run in left else "done", "-" if start is None else work.runs.index(start)
-        print(f"{number}\t{run.task}\t{run.seed}\t{run.lr:g}\t{run.batch_size}\t{state}\t{after}")
+        state = "to do" if run in left else "done"
+        print(f"{number}\t{run.task}\t{run.seed}\t{run.lr:g}\t{run.batch_size}\t{state}")
     return 0
 
 
@@ -111,8 +110,6 @@ def _open(model: str, flags: GlueFlags, options: GlueOptions) -> _GlueEvaluation
     if options.sweep and (options.lr or options.batch_size):
         raise UserError("--sweep tries its own rates and batches: leave --lr and --batch-size out")
     found, notes = _load_tasks(flags.tasks, flags.eval_data)
-    if options.mnli_init and "MNLI" not in found:
-        raise UserError("--mnli-init starts from the model of MNLI: add MNLI to --tasks")
     source = open_source(model)
     folder = folder_for(source.model, flags.out)
     shutdown = Shutdown(folder, watch_file=False)
@@ -232,8 +229,6 @@ def summarise(
     options = store.options
     protocol = "RoBERTa's grid" if options.sweep else "RoBERTa's recipe"
     protocol += f", median of {options.seeds} seeds, best epoch each, {options.precision}"
-    if options.mnli_init:
-        protocol += ", RTE, MRPC and STS-B from MNLI's model"
     result = Evaluation.of("glue", store.source.model, protocol)
     for note in notes:
         result.incomplete(note)

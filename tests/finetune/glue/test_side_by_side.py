@@ -79,18 +79,6 @@ def test_a_run_that_another_process_computes_is_left_out(source, data, tmp_path)
     assert not store.unfinished(runs)
 
 
-def test_a_stop_reaches_a_run_that_waits_for_the_one_it_starts_from(source, data, tmp_path, monkeypatch):
-    monkeypatch.setattr("finetune.glue.store.SECONDS_BETWEEN_LOOKS", 0.1)
-    options = GlueOptions(seeds=1, epochs=1, mnli_init=True)
-    found = {name: tasks.load(name, str(data)) for name in ("MNLI", "RTE")}
-    codes = iter([0, 143])
-    store = RunStore(source, found, options, tmp_path, lambda: next(codes))
-    start, run = options.runs(list(found))
-    with store.claimed(start), pytest.raises(Interrupted) as caught:
-        store.compute(run, "")
-    assert caught.value.code == 143 and store.result(start) is None
-
-
 @pytest.mark.full
 def test_a_stop_reaches_the_other_processes(folders, data, tmp_path, two_cores, monkeypatch):
     """The first process stops at once, and the second with it; together they go on where both were."""
