@@ -100,8 +100,7 @@ class Run:
             {"metric": name, "value": figure, "scores": {...}}}, "complete": whether it is comparable with
             published figures, "notes": why not, ...} (`finetune.results`).
 
-            Of a suite {"units": {its name: {"tasks": {task: {"metric": name, "value": figure, ...}}}},
-            "ended": {unit: seconds after which `budget` ended it}, ...}.
+            Of a suite {"units": {its name: {"tasks": {task: {"metric": name, "value": figure, ...}}}}, ...}.
 
         Raises:
             UserError: an unknown evaluation or flag, missing data, a run without an export yet, or a failed
