@@ -55,20 +55,7 @@ def collect(sources: Sequence[str]) -> list[Subject]:
             raise UserError(f"{source}: no run (config.yaml) and no results (JSON of an evaluation) there")
         for subject in subjects:
             found.setdefault(subject.path.resolve(), subject)
-    return [subject for subject in found.values() if not _give_to_run(subject, found)]
-
-
-def _give_to_run(subject: Subject, found: dict[Path, Subject]) -> bool:
-    """Give results that lie elsewhere (--out) to their run, if it is a source; return whether it is."""
-    if subject.run:
-        return False
-    model = Path(next(iter(subject.evaluations.values())).model).resolve()
-    run = next((found[place] for place in (model, model.parent) if place in found and found[place].run), None)
-    if run is None:
-        return False
-    for key, evaluation in subject.evaluations.items():
-        run.evaluations.setdefault(key, evaluation)
-    return True
+    return list(found.values())
 
 
 def _open(source: str) -> Iterable[Subject]:
