@@ -25,7 +25,7 @@ from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
 from pretrain.benchmarks.files import csv_columns, data_root, find, json_rows, lines, locate
-from pretrain.benchmarks.sets import DataSet, parts
+from pretrain.benchmarks.sets import DataSet
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -211,14 +211,10 @@ def read_triplets(path: Path) -> list[tuple[str, str, str]]:
 DATA_SETS = (
     DataSet(
         "NLI/SimCSE",
-        parts({"all": (("NLI/nli_for_simcse.csv",), SIMCSE_TRIPLETS)}, read_triplets),
+        ("NLI/nli_for_simcse.csv",),
         "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
     ),
-    DataSet(
-        "NLI/MNLI-dev",
-        parts({"mnli_dev": (("NLI/mnli_dev.jsonl",), MNLI_DEV)}, lambda path: _read_jsonl(path, "premise")),
-        "cims.nyu.edu/~sbowman/multinli",
-    ),
+    DataSet("NLI/MNLI-dev", ("NLI/mnli_dev.jsonl",), "cims.nyu.edu/~sbowman/multinli"),
 )
 
 

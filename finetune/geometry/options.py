@@ -14,7 +14,7 @@ class GeometryOptions(BaseModel, frozen=True):
     neighbours: cli.Names = Field(
         ("stackoverflow",),
         description="sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, "
-        "HWU64, ATIS of intents/. VaSCL's figure is of stackoverflow alone",
+        "HWU64 of intents/. VaSCL's figure is of stackoverflow alone",
     )
     text_file: str = Field(
         "", description="sentences to augment, one a line (.gz too); default: those of STS-B"

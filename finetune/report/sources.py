@@ -52,7 +52,8 @@ def collect(sources: Sequence[str]) -> list[Subject]:
     for source in sources:
         subjects = list(_open(source))
         if not subjects:
-            raise UserError(f"{source}: no run (config.yaml) and no results (JSON of an evaluation) there")
+            what = "no run (config.yaml) and no results (JSON of an evaluation) there"
+            raise UserError(f"{source}: {what}; clearly eval makes some")
         for subject in subjects:
             found.setdefault(subject.path.resolve(), subject)
     return list(found.values())

@@ -58,8 +58,7 @@ def test_anli_from_parquet(tmp_path):
     written = [json.loads(line) for line in lines(tmp_path / "out" / "ANLI" / "R1" / "train.jsonl")]
     assert written[1] == {"uid": "u1", "context": "p “q”", "hypothesis": "h\t1", "label": "n"}
     assert load_nli("ANLI", tmp_path / "out").contradicts.sum() == 4
-    found = check(choose("ANLI/R1")[0], tmp_path / "out")
-    assert found.state == "incomplete" and "train: 6 rows, 16,946 as published" in found.details
+    assert check(choose("ANLI/R1")[0], tmp_path / "out") == ("complete", [])
 
 
 def test_glue_from_a_folder_with_configurations(tmp_path):
