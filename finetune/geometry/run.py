@@ -161,7 +161,7 @@ def measure_neighbourhoods(
 
 def read_nli(options: GeometryOptions) -> tuple[Triplets, str]:
     """Read (premise, entailed, contradicting), at most `NLI_SAMPLE` of them, and the file's name."""
-    file = nli_distance.triplets_file(options.eval_data)
+    (file,) = nli_distance.find_files("triplets", options.eval_data)
     rows = nli_distance.read_triplets(file)
     if len(rows) > NLI_SAMPLE:
         chosen = np.random.default_rng(options.seed).choice(len(rows), NLI_SAMPLE, replace=False)
@@ -198,7 +198,7 @@ def read_isomorphism(options: GeometryOptions) -> dict[str, tuple[Triplets, str]
     for name in ("NLI", "ANLI"):
         try:
             if name == "NLI":
-                file = nli_distance.triplets_file(options.eval_data)
+                (file,) = nli_distance.find_files("triplets", options.eval_data)
                 triplets, source = nli_distance.read_triplets(file), file.name
             else:
                 found = nli_distance.load(name, options.eval_data)

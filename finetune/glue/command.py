@@ -15,8 +15,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,14 +32,10 @@ from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import FolderTakenError
-from pretrain.common.processes import die_with
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 if TYPE_CHECKING:
     from finetune.glue.store import RunStore
-
-Helpers = Callable[[Sequence[GlueRun]], AbstractContextManager[object]]
-"""Unfinished runs -> a context in which other processes compute them, too."""
 
 
 class GlueFlags(BaseModel):
@@ -85,7 +80,7 @@ def train(
         if not 0 <= number < len(work.runs):
             raise UserError(f"--run-numbers {number}: `plan` lists runs 0 to {len(work.runs) - 1}")
     chosen = [work.runs[number] for number in run_numbers]
-    return until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs, work.helpers))
+    return until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs))
 
 
 def gather(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
@@ -99,12 +94,10 @@ class _GlueEvaluation(NamedTuple):
     tasks: list[str]
     notes: list[str]
     folder: Path
-    helpers: Helpers
 
 
 def _open(model: str, flags: GlueFlags, options: GlueOptions) -> _GlueEvaluation:
     """Read the data and the model, and find what is done; every mistake is found here."""
-    from finetune.glue.side_by_side import choose_processes, with_helpers
     from finetune.glue.store import RunStore
 
     if options.sweep and (options.lr or options.batch_size):
@@ -116,21 +109,7 @@ def _open(model: str, flags: GlueFlags, options: GlueOptions) -> _GlueEvaluation
     store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
     runs = options.runs(list(found))
 
-    def helpers(chosen: Sequence[GlueRun]) -> AbstractContextManager[None]:
-        left = [runs.index(run) for run in store.unfinished(runs) if run in chosen]
-        parameters = sum(part.numel() for part in source.encoder.parameters())
-        processes = choose_processes(len(left), parameters)
-        return with_helpers(processes, _help, os.getpid(), model, flags, options, left)
-
-    return _GlueEvaluation(store, runs, list(found), notes, folder, helpers)
-
-
-def _help(parent: int, model: str, flags: GlueFlags, options: GlueOptions, numbers: Sequence[int]) -> None:
-    """Do runs of these numbers in a process of its own, as long as the parent lives."""
-    die_with(parent)
-    work = _open(model, flags, options)
-    with suppress(Interrupted):
-        _compute_free(work.store, work.runs, [work.runs[number] for number in numbers])
+    return _GlueEvaluation(store, runs, list(found), notes, folder)
 
 
 def _report(work: _GlueEvaluation, compute: bool) -> int:
@@ -138,7 +117,7 @@ def _report(work: _GlueEvaluation, compute: bool) -> int:
 
     def summarised() -> None:
         if compute:
-            compute_all(work.store, work.runs, work.helpers)
+            compute_all(work.store, work.runs)
         result, chosen = summarise(work.store, work.runs, work.tasks, work.notes)
         if work.store.options.predict:
             write_predictions(work.store, chosen, work.folder / "predictions", result)
@@ -185,36 +164,26 @@ def _fetched(name: str) -> str:
     return str(root)
 
 
-def _compute(
-    store: RunStore, runs: list[GlueRun], chosen: list[GlueRun], helpers: Helpers = nullcontext
-) -> None:
-    """Compute those of `chosen` that are unfinished, with other processes beside this one."""
-    with helpers(chosen):
-        _compute_free(store, runs, chosen)
-    _compute_free(store, runs, chosen, claimed_too=True)  # what a process that failed has left
+def _compute(store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun]) -> None:
+    """Compute those of `chosen` that are unfinished at their turn, last what another process computes."""
+    for last in (False, True):
+        for entry in chosen:
+            if (code := store.stop_code()) != 0:
+                raise Interrupted(code)
+            if entry not in store.unfinished(runs):
+                continue
+            try:
+                with store.claimed(entry):
+                    if entry in store.unfinished(runs):  # not finished by another process since
+                        store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
+            except FolderTakenError:
+                if last:
+                    raise
 
 
-def _compute_free(
-    store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun], claimed_too: bool = False
-) -> None:
-    """Compute those of `chosen` that are unfinished at their turn, claimed ones if `claimed_too`."""
-    for entry in chosen:
-        if (code := store.stop_code()) != 0:
-            raise Interrupted(code)
-        if entry not in store.unfinished(runs):
-            continue
-        try:
-            with store.claimed(entry):
-                if entry in store.unfinished(runs):  # not finished by another process since
-                    store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
-        except FolderTakenError:
-            if claimed_too:
-                raise
-
-
-def compute_all(store: RunStore, runs: list[GlueRun], helpers: Helpers = nullcontext) -> None:
+def compute_all(store: RunStore, runs: list[GlueRun]) -> None:
     """Compute all figures, then the predictions of the run with the best figure of each task."""
-    _compute(store, runs, [entry for entry in runs if store.result(entry) is None], helpers)
+    _compute(store, runs, [entry for entry in runs if store.result(entry) is None])
     while left := store.unfinished(runs):
         _compute(store, runs, left[:1])
 
