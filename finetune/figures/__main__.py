@@ -1,7 +1,7 @@
 """Draw figures from the table of a sweep, the papers' among them: `clearly figures FOLDER`.
 
-`clearly sweep` runs it for files that have `figures:`. Each goes to FOLDER/figures/NAME.png, those with
-numbers of their own to NAME.md beside it. A figure whose rows have not been evaluated is not drawn.
+`clearly sweep` runs it for files that have `figures:`. Each goes to FOLDER/figures/NAME.png. A figure whose
+rows have not been evaluated is not drawn.
 
     lines         a column by what a row is `at`, a line a system (VaSCL, figures 3 and 4; SDA, figure 5)
     dots          a column by row, two kinds of rows in two colours (AugCSE, figure 6)
@@ -41,17 +41,14 @@ def draw(folder: Path, *, only: cli.Names = ()) -> None:
     for name in only or figures:
         try:
             figure = figures[name]
-            drawn = DRAWERS[figure["kind"]](content, figure)
+            picture = DRAWERS[figure["kind"]](content, figure)
         except NotThere as reason:
             print(f"{name} is not drawn: {reason}")
             continue
-        picture, text = drawn if isinstance(drawn, tuple) else (drawn, "")
         if figure["title"]:
             picture.suptitle(figure["title"])
-        for file, data in ((f"{name}.png", to_png(picture)), (f"{name}.md", text.encode())):
-            if data:
-                replace_durably(place / file, data)
-                print(f"drawn: {place / file}")
+        replace_durably(place / f"{name}.png", to_png(picture))
+        print(f"drawn: {place / name}.png")
 
 
 if __name__ == "__main__":

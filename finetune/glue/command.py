@@ -2,7 +2,7 @@
 
     clearly glue MODEL --eval-data DIR                             GLUE's tasks, 5 seeds
     clearly glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of settings
-    clearly glue MODEL --eval-data hub --predict                   and the leaderboard's files
+    clearly glue MODEL --eval-data DIR --predict                   and the leaderboard's files
 
 Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of
 warm-up, linear decay, 10 epochs, the best epoch by the task's metric, median of five seeds. Rate and batch of
@@ -12,7 +12,6 @@ MRPC and QQP mean of accuracy and F1, STS-B mean of Pearson and Spearman, CoLA M
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 class GlueFlags(BaseModel):
     """Flags of every command here that say what is done, and where the results go."""
 
-    eval_data: EvalData = Field("", description="folder of the benchmarks (default: CLEAR_DATA), or hub")
+    eval_data: EvalData = ""
     tasks: cli.Names = Field(
         (),
         description="names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by "
@@ -134,7 +133,7 @@ def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, GlueData], l
     found: dict[str, GlueData] = {}
     notes: list[str] = []
     for name in dict.fromkeys(named or TASKS):
-        task = load(name, _fetched(name) if data == "hub" else data)
+        task = load(name, data)
         if name == "AX":
             lacking = [] if task.splits else ["diagnostic"]
         else:
@@ -151,17 +150,9 @@ def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, GlueData], l
             raise UserError("AX is answered by the model of MNLI: add MNLI to --tasks")
         del found["AX"]
     if not found:
-        raise UserError("no GLUE task is there; --eval-data names a folder with GLUE/CoLA, ..., or is hub")
+        fetch = "`clearly benchmarks fetch GLUE/CoLA DIR` gets one"
+        raise UserError(f"no GLUE task is there; --eval-data names a folder with GLUE/CoLA, ...; {fetch}")
     return found, notes
-
-
-def _fetched(name: str) -> str:
-    """Return a folder that has a task's files from the hub, in the user's cache."""
-    from finetune.data.fetch import fetch
-
-    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "clearly" / "benchmarks"
-    fetch(f"GLUE/{name}", root)
-    return str(root)
 
 
 def _compute(store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun]) -> None:

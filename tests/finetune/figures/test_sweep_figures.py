@@ -107,14 +107,15 @@ def test_correlations_are_over_what_rows_compare_and_apart_for_each_kind():
         rows.append(row(f"p{number}", {"name": f"r{number}", "as": "positive"}, A=positive, **both))
         rows.append(row("n", {"name": f"r{number}", "as": "negative"}, A=negative, **both))
     asked = figure(kind="correlations", by="name", split="as")
-    _, text = tables.correlations(content(*rows, A="dev", S="start.geometry.x"), asked)
-    lines = text.splitlines()
-    assert lines[2] == "| | positive: A | S | negative: A |"
+    (axis,) = tables.correlations(content(*rows, A="dev", S="start.geometry.x"), asked).axes
+    assert [one.get_text() for one in axis.get_xticklabels()] == ["positive: A", "S", "negative: A"]
     result = stats.pearsonr(values[:, 0], values[:, 2])
-    cell = ("~ " if result.pvalue >= 0.05 else "") + f"{result.statistic:.2f}"
-    assert lines[4].split(" | ")[2] == cell and lines[4].startswith("| positive: A | 1.00 |")
-    _, text = tables.correlations(content(*rows[::2], A="dev", S="sts.average"), figure(kind="correlations"))
-    assert text.splitlines()[2] == "| | A | S |" and text.splitlines()[4].split(" | ")[2].rstrip(" |") == cell
+    drawn = axis.texts[1]  # of the first row, by the second column
+    assert drawn.get_text() == f"{result.statistic:.2f}"
+    assert (drawn.get_color() == GREY) == (result.pvalue >= 0.05)
+    alone = content(*rows[::2], A="dev", S="sts.average")
+    (axis,) = tables.correlations(alone, figure(kind="correlations")).axes
+    assert [one.get_text() for one in axis.texts] == ["1.00", drawn.get_text(), drawn.get_text(), "1.00"]
     with pytest.raises(NotThere, match="three rows"):
         tables.correlations(content(*rows[:4], A="dev", S="start.geometry.x"), asked)
 
