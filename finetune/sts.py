@@ -99,7 +99,7 @@ def main(
         dimensions: numbers by commas: also score vectors cut to their first N coordinates, as
             a model trained with objective.matryoshka is used; without it, whole vectors.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
-        json_file: write all scores into this one file instead.
+        json_file: write all scores into this one file; results go to a folder only with --out then.
         pair_file: also write every pair's gold score and cosine, as TASK/gold and TASK/POOLING of this npz
             file, from which a sweep computes intervals of differences.
     """
@@ -113,7 +113,7 @@ def main(
     poolings = parse_poolings(pooling) if pooling else []
     first = poolings[0] if poolings else ""
     opened = open_model(model, first, quiet=len(poolings) != 1, precision=precision)
-    folder = None if json_file else folder_for(opened, out)
+    folder = folder_for(opened, out) if out or not json_file else None
     encode_poolings = opened.encode_poolings
     if opened.head is not None and encode_poolings is not None and len(poolings) != 1:
         trained = f"{opened.trained_pooling} pooling goes through it, others without it"
@@ -142,10 +142,11 @@ def main(
     if pair_file:
         make_folder(Path(pair_file).parent)
         pairs.write(Path(pair_file))
-    if folder is None:
+    if json_file:
         make_folder(Path(json_file).parent)
         content = {"model": model, "precision": opened.precision, "results": results}
         replace_durably(Path(json_file), to_json(content))
+    if folder is None:
         return
     seconds = time.monotonic() - started
     for name, scores in results.items():

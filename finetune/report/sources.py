@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from finetune.results import Evaluation, folder_name, read
-from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS
 from pretrain.common.errors import UserError
 from pretrain.config.validation import leaves, read_yaml
 from pretrain.telemetry.metrics_file import read_metrics
@@ -90,8 +89,6 @@ def _run(folder: Path) -> Subject:
     if summary.is_file():
         subject.summary = _json(summary)
     _add_results(subject, folder / "report")
-    if (folder / "sts.json").is_file():
-        _add_sts(subject, folder / "sts.json")
     return subject
 
 
@@ -114,24 +111,6 @@ def _add_results(subject: Subject, folder: Path) -> None:
             if key in subject.evaluations:
                 evaluation.tasks = {**subject.evaluations[key].tasks, **evaluation.tasks}
             subject.evaluations[key] = evaluation
-
-
-def _add_sts(subject: Subject, path: Path) -> None:
-    """Add what `clearly sts --json-file` wrote, unless report/ has results of the same tasks."""
-    content = _json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
-        raise UserError(f"{path} is not what clearly sts --json-file writes: it has no results")
-    for pooling, tasks in content["results"].items():
-        if {("senteval", pooling), ("sts", pooling)} & set(subject.evaluations):
-            continue
-        model = str(content.get("model", subject.name))
-        evaluation = Evaluation("sts", model, pooling, None, "cosine, Spearman, all pairs")
-        for task, scores in tasks.items():
-            plain = {key: value for key, value in scores.items() if key not in ("subsets", "pairs")}
-            evaluation.add(task, "spearman_all", plain)
-            pairs = scores["pairs"]
-            evaluation.expect_size(task, "pairs", pairs, OFFICIAL_PAIRS.get(task, pairs))
-        subject.evaluations["sts", pooling] = evaluation
 
 
 def _is_result(path: Path) -> bool:

@@ -104,19 +104,6 @@ def test_clears_table_takes_the_regressor_and_the_mean_over_subsets(tmp_path):
     assert row.cells[2].std is None  # the spread belongs to the headline
 
 
-def test_an_sts_file_of_the_sts_command_is_read(tmp_path):
-    run = make_run(tmp_path / "run")
-    scores = {"spearman_all": 50.0, "pearson_mean": 45.0, "pairs": 3108, "subsets": {}}
-    short = scores | {"pairs": 12}
-    (run / "sts.json").write_text(
-        json.dumps({"model": "m", "results": {"cls": {"STS12": scores}, "mean": {"STS12": short}}})
-    )
-    tables, _ = tables_of(run)
-    rows = tables["sts"].ours
-    assert [row.label for row in rows] == ["run, cls", "run, mean"]
-    assert [row.cells[0].incomplete for row in rows] == [False, True]
-
-
 def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
     """sts, then report: whatever is evaluated, a run or another model, by one pooling or several."""
     from model_folders import save_bert, save_run
