@@ -106,11 +106,14 @@ def main(
     started_units: list[EvaluationJob] = []
     failed_units: list[EvaluationJob] = []
     stopped_units: list[EvaluationJob] = []
-    for unit, outcome in run_units(pending, words_of, folder / "eval", environment, jobs, deadline, shutdown):
-        if outcome is None:
-            started_units.append(unit)
-            print(f"[{len(started_units)}/{len(pending)}] {unit.name}", flush=True)
-        elif outcome.at_deadline:
+
+    def begun(unit: EvaluationJob) -> None:
+        started_units.append(unit)
+        print(f"[{len(started_units)}/{len(pending)}] {unit.name}", flush=True)
+
+    logs = folder / "eval"
+    for unit, outcome in run_units(pending, words_of, logs, environment, jobs, deadline, shutdown, begun):
+        if outcome.at_deadline:
             stopped_units.append(unit)
             print(f"  {unit.name}: ended at the budget after {format_seconds(outcome.seconds)}", flush=True)
         elif not (outcome.code and shutdown.requested()) and not _is_kept(unit, outcome, record, root):

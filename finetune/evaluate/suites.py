@@ -133,7 +133,7 @@ SUITES: dict[str, tuple[EvaluationJob, ...]] = {
     "sts": (STS,),
     "senteval": (STS, *_units("senteval", ("TREC", "MRPC", "CR", "MPQA", "MR", "SUBJ", "SST2"))),
     "clustering": _units("clustering", clustering.SIX),
-    "intents": _units("intents", intents.FOUR),
+    "intents": _units("intents", tuple(intents.SETS)),
     "nanobeir": _units("nanobeir", nanobeir.THIRTEEN),
     "cola_probe": _units("cola_probe", ("CoLA",)),
     "nli_distance": _units("nli_distance", ("SNLI", "MNLI", "ANLI", "triplets")),

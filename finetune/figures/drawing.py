@@ -11,19 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-COLOURS = (
-    "#4e79a7",
-    "#f28e2b",
-    "#59a14f",
-    "#e15759",
-    "#b07aa1",
-    "#76b7b2",
-    "#9c755f",
-    "#ff9da7",
-    "#8cd17d",
-    "#d4a6c8",
-)
-"""Tableau's, without the yellow: all are legible on white and on near-black."""
+COLOURS = tuple(mpl.colors.to_hex(one) for one in mpl.colormaps["tab10"](np.r_[:7, 8:10]))
 GREY = "#9aa4ad"
 """Of what cannot be told from the baseline."""
 INK = "#010203"

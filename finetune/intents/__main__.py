@@ -20,7 +20,7 @@ from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
-from finetune.intents.sets import BATCH, FOUR, LEARNING_RATE, SEED, SETS, SHOTS, SPLITS, Intents, read
+from finetune.intents.sets import BATCH, LEARNING_RATE, SEED, SETS, SHOTS, SPLITS, Intents, read
 from finetune.results import Evaluation, sample_std
 from pretrain.common import cli
 
@@ -86,7 +86,7 @@ EVALUATION = Frozen(
     f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "
     f"best of every {VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours "
     f"(seed {SEED}; the paper has its own)",
-    FOUR,
+    tuple(SETS),
     read,
     score,
     pooling=("mean", "VaSCL's"),

@@ -24,8 +24,6 @@ SPLITS = 5
 SEED = 0
 LEARNING_RATE = 1e-4
 BATCH = 32
-FOUR = tuple(SETS)
-"""The sets of the paper's table 3."""
 
 
 @dataclass(frozen=True)

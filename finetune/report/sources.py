@@ -68,7 +68,9 @@ def _open(source: str) -> Iterable[Subject]:
     if named.is_dir():  # of a model's name, or of its folder that is no run
         return [_results_folder(named, source)]
     if not folder.is_dir():
-        raise UserError(f"{source}: there is no such folder, and no results of it in {named}")
+        raise UserError(
+            f"{source}: there is no such folder, and no results in {named}; clearly eval makes some"
+        )
     children = (_subject(child) for child in sorted(folder.iterdir()) if child.is_dir())
     return [subject for subject in children if subject is not None]
 

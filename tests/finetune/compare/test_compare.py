@@ -96,7 +96,7 @@ def test_the_page_is_sound_in_a_browser(browser, two_runs, tmp_path):
 
 
 def test_what_is_no_model_is_not_compared(two_runs, tmp_path):
-    with pytest.raises(UserError, match="run2: there is no such folder, and no results of it"):
+    with pytest.raises(UserError, match="run2: there is no such folder, and no results in"):
         call(command.compare, two_runs[0], tmp_path / "run2", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

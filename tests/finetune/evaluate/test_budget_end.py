@@ -58,10 +58,9 @@ def run_until(seconds, codes, jobs, tmp_path, shutdown):
         jobs,
         time.monotonic() + seconds,
         shutdown,
+        lambda unit: None,
     )
-    told = {
-        unit: ("ended" if one.at_deadline else one.code, one.seconds) for unit, one in runs if one is not None
-    }
+    told = {unit: ("ended" if one.at_deadline else one.code, one.seconds) for unit, one in runs}
     return [told.get(unit) for unit in units]
 
 
