@@ -52,8 +52,7 @@ def read_inputs(
     inputs, missing = {}, []
     for name in wanted:
         try:
-            read = read_augmentation if name == "augmentation" else MEASURES[name][0]
-            inputs[name] = read(options)
+            inputs[name] = MEASURES[name][0](options)
         except UserError as error:
             if required:
                 raise
@@ -74,10 +73,7 @@ def measure_model(
     make_folder(where)
     for name, data in inputs.items():
         print(f"{model.name}: {name}", file=sys.stderr, flush=True)
-        if name == "augmentation":
-            measure_augmentations(model, data, options, evaluation)
-        else:
-            MEASURES[name][1](model, data, evaluation)
+        MEASURES[name][1](model, data, evaluation)
     evaluation.seconds = time.perf_counter() - started
     for name, figure in plots.all_figures([(model.name.rstrip("/").rsplit("/", 1)[-1], evaluation)]).items():
         replace_durably(where / f"{name}.png", to_png(figure))
@@ -228,8 +224,12 @@ def measure_isomorphism(
 # -- augmentations -----------------------------------------------------
 
 
-def read_augmentation(options: GeometryOptions) -> tuple[list[str], str, list | None]:
-    """Return sentences, where they are from, and their parses where an augmentation reads them."""
+Augmentable = tuple[list[str], str, list | None, GeometryOptions]
+"""Sentences, where they are from, their parses where an augmentation reads them, and what is asked."""
+
+
+def read_augmentation(options: GeometryOptions) -> Augmentable:
+    """Read the sentences of `text_file`, or of STS-B, evenly spaced."""
     if options.text_file:
         source = Path(options.text_file).name
         texts = read_sentences(Path(options.text_file), "text-file")
@@ -238,19 +238,13 @@ def read_augmentation(options: GeometryOptions) -> tuple[list[str], str, list | 
         sides = [side for part in read_sts(options) for side in (part.first, part.second)]
         texts = list(dict.fromkeys(text for side in sides for text in side))
     texts = evenly_spaced(texts, options.sentences)
-    if any(needs_text(one) for one in options.augmentations):
-        return texts, source, list(parse_texts(texts, find_parser(options.parser)))
-    return texts, source, None
+    parsed = any(needs_text(one) for one in options.augmentations)
+    return texts, source, list(parse_texts(texts, find_parser(options.parser))) if parsed else None, options
 
 
-def measure_augmentations(
-    model: EmbeddingModel,
-    data: tuple[list[str], str, list | None],
-    options: GeometryOptions,
-    evaluation: Evaluation,
-) -> None:
+def measure_augmentations(model: EmbeddingModel, data: Augmentable, evaluation: Evaluation) -> None:
     """Measure every augmentation; one that cannot be had here is an error if it was named, else a note."""
-    sentences, source, parses = data
+    sentences, source, parses, options = data
     augmented = AugmentedSentences(model, sentences, options.seed, parses, synonyms=options.synonyms)
     if augmented.why_no_perplexity:
         evaluation.notes.append(f"no pseudo-perplexity: {augmented.why_no_perplexity}")
@@ -286,5 +280,6 @@ MEASURES: dict[
     "neighbourhood": (read_neighbourhoods, measure_neighbourhoods),
     "nli": (read_nli, measure_nli),
     "isomorphism": (read_isomorphism, measure_isomorphism),
+    "augmentation": (read_augmentation, measure_augmentations),
 }
 """What each measure reads, and what it adds to an evaluation."""
