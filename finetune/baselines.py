@@ -116,25 +116,6 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
     _write(whitened, Path(out))
 
 
-def source_sentences(source: str, count: int) -> list[str]:
-    """Return at most `count` sentences: the first of prepared data, or evenly spaced ones of a text file."""
-    from transformers import AutoTokenizer
-
-    from pretrain.data.shards import ShardReader
-
-    if not Path(source).is_dir():
-        return evenly_spaced(read_sentences(Path(source), "source"), count)
-    reader = ShardReader(Path(source))
-    rows: list[list[int]] = []
-    for chunk in range(reader.num_chunks):
-        sequences = reader.read(chunk).sequences
-        rows += [sequences[number].tolist() for number in range(len(sequences))]
-        if len(rows) >= count:
-            break
-    tokenizer = pretrained(AutoTokenizer, reader.tokenizer_path)
-    return tokenizer.batch_decode(rows[:count], skip_special_tokens=True)
-
-
 Dimensions = Annotated[int, Field(ge=2)]
 
 
@@ -163,7 +144,7 @@ def whiten(
     """Make a folder of a model with a linear map behind it: mean 0 and covariance 1 over sentences.
 
     Args:
-        source: the sentences that it is fitted on: prepared data, or a text file, one a line (.gz too).
+        source: a file of the sentences that it is fitted on, one a line (.gz too).
         out: folder to write; evaluate it like any model: clearly senteval OUT.
         pooling: as in other evaluations; Su et al.: first-last.
         dimensions: kept of those that vary; without it, all.
@@ -173,7 +154,7 @@ def whiten(
 
     found = model if names_function(model) else _resolve(model, out)
     # before the model: a missing file should not cost the loading
-    texts = source_sentences(source, sentences)
+    texts = evenly_spaced(read_sentences(Path(source), "source"), sentences)
     opened = open_model(found, pooling)
     if opened.source is None or opened.pooling == POOLER:
         what = "a function" if opened.source is None else "evaluated by its pooler"

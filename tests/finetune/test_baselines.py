@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 from commands import call
-from loader_helpers import write_folder
 from model_folders import save_bert, save_run, save_wide_bert
 from transformers import AutoTokenizer
 
-from augment.core.ragged import Ragged
 from finetune import baselines
 from finetune.encoders.models import open_model
 from finetune.encoders.source import resolve
@@ -17,18 +15,6 @@ from pretrain.common.errors import UserError
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return save_wide_bert(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def prepared(folder, tmp_path):
-    """Prepared data of 60 made-up sentences over the small BERT's vocabulary."""
-    rng = np.random.RandomState(0)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    rows = [[2, *rng.randint(5, len(tokenizer), rng.randint(2, 9)), 3] for _ in range(60)]
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
-    sequences = Ragged(np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)]))
-    write_folder(tmp_path, {"train": sequences}, len(tokenizer), 16)
-    return tmp_path, rows, tokenizer
 
 
 def test_averaged_vectors_are_means_of_the_input_rows(folder, tmp_path):
@@ -136,17 +122,6 @@ def test_whitened_folders_load_everywhere(models, tmp_path, kind, pooling):
         assert found.shape == (22, 16)
         np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=2e-3)
     assert (np.abs(whitened.T @ whitened / len(vectors) - np.eye(16)) < 1e-6).all()
-
-
-def test_whitening_on_a_prepared_folder(prepared, models, tmp_path):
-    data, rows, tokenizer = prepared
-    assert baselines.source_sentences(str(data), 1000) == [tokenizer.decode(row[1:-1]) for row in rows]
-    assert len(baselines.source_sentences(str(data), 25)) == 25
-    words = {"source": str(data), "out": str(tmp_path / "white"), "pooling": "mean", "dimensions": "8"}
-    call(baselines.whiten, str(models["bert"]), **words)
-    vectors = open_model(tmp_path / "white").encode(baselines.source_sentences(str(data), 1000))
-    np.testing.assert_allclose(vectors.mean(0), 0, atol=1e-3)
-    np.testing.assert_allclose(vectors.T @ vectors / len(vectors), np.eye(8), atol=1e-3)
 
 
 def test_mistakes_are_named(tmp_path, models):
