@@ -27,7 +27,6 @@ setup(
     package_data={
         "augment": ["word_lists/*"],
         "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],
-        "finetune.search": ["page.html.jinja"],
         "pretrain.export": ["card.md.jinja"],
         "pretrain.commands.show": ["show.html.jinja"],
         "pretrain.recipes": ["*.yaml"],

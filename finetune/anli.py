@@ -29,7 +29,7 @@ from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
 from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, until_stopped
 from finetune.tuning.tasks import NLI, LabelledExamples, load
 from pretrain.benchmarks.files import data_root, find, json_rows
-from pretrain.benchmarks.sets import DataSet, parts
+from pretrain.benchmarks.sets import DataSet
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
@@ -179,18 +179,13 @@ def read_jsonl(path: Path, keys: tuple[str, str, str]) -> LabelledExamples:
     )
 
 
-def _data_set(name: str, train: int) -> DataSet:
-    sizes = {"train": train, "dev": EVALUATION_SIZES[name], "test": EVALUATION_SIZES[name]}
-    files = {split: ((f"ANLI/{name}/{split}.jsonl",), rows) for split, rows in sizes.items()}
-    return DataSet(
+DATA_SETS = tuple(
+    DataSet(
         f"ANLI/{name}",
-        parts(files, lambda path: read_jsonl(path, KEYS)),
+        tuple(f"ANLI/{name}/{split}.jsonl" for split in ("train", "dev", "test")),
         "github.com/facebookresearch/anli, anli_v1.0.zip",
     )
-
-
-DATA_SETS = tuple(
-    _data_set(corpus.name.split()[1], corpus.size) for corpus in TRAINING if corpus.name.startswith("ANLI ")
+    for name in ROUNDS
 )
 
 

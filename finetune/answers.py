@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.common.errors import UserError
-
 MEAN = "mean"
 """The metric of answers that are figures by themselves, such as a query's nDCG: their mean."""
 
@@ -67,10 +65,6 @@ class Answers:
             "digest": self._digest(),
         }
 
-    def load(self) -> "Answers":
-        """Return these; see `KeptAnswers.load`."""
-        return self
-
     def _digest(self) -> str:
         content = [self.metrics, self.over, self.parts, self.data, self.predicted.shape]
         digest = hashlib.sha256(json.dumps(content).encode())
@@ -79,32 +73,23 @@ class Answers:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class KeptAnswers:
-    """Answers in a file; description: their `Answers.about`, as the file of figures has it."""
-
-    path: Path
-    task: str
-    description: Mapping[str, Any]
-
-    def load(self) -> "Answers":
-        """Return the answers."""
-        about = self.description
-        try:
-            with np.load(self.path, allow_pickle=False) as kept:
-                found = Answers(
-                    kept[f"{self.task}/given"],
-                    kept[f"{self.task}/gold"],
-                    tuple(about["metrics"]),
-                    about["data"],
-                    about["over"],
-                    tuple(about["parts"]),
-                )
-        except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(f"{self.path} cannot be read ({error}); evaluate {self.task} again") from error
-        if found.about() != about:
-            raise UserError(f"{self.path} is not of the figures beside it; evaluate {self.task} again")
-        return found
+def read_answers(path: Path, task: str, about: Mapping[str, Any]) -> Answers | str:
+    """Return a task's answers from their file, or why they cannot be had; about: as `Answers.about`."""
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            found = Answers(
+                kept[f"{task}/given"],
+                kept[f"{task}/gold"],
+                tuple(about["metrics"]),
+                about["data"],
+                about["over"],
+                tuple(about["parts"]),
+            )
+    except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        return f"{path} cannot be read ({error}); evaluate {task} again"
+    if found.about() != about:
+        return f"{path} is not of the figures beside it; evaluate {task} again"
+    return found
 
 
 def answers_file(figures: Path) -> Path:

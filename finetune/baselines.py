@@ -1,14 +1,11 @@
 """Make baselines without training, which a trained encoder must beat, for sentence-transformers to load.
 
-    clearly baselines lsa --data PREPARED --out FOLDER              latent semantic analysis
     clearly baselines averaged MODEL --out FOLDER                   mean of input word vectors
     clearly baselines whitening MODEL --source TEXT --out FOLDER    sentence vectors, whitened
 
-The first two are one vector a token of the vocabulary, and the mean of them is the sentence's. For LSA
-(Deerwester and others 1990) that is the usual folding-in up to length, which a cosine does not see: a
-sentence's tf-idf row times the right singular vectors is the sum, over its tokens, of idf times the token's
-row of them. Whitening (Su and others 2021) is a linear map of a model's vectors after which, over the
-sentences that it was fitted on, their mean is 0 and their covariance the identity.
+The first is one vector a token of the vocabulary, and the mean of them is the sentence's. Whitening (Su and
+others 2021) is a linear map of a model's vectors after which, over the sentences that it was fitted on, their
+mean is 0 and their covariance the identity.
 """
 
 from pathlib import Path
@@ -18,7 +15,6 @@ import numpy as np
 from pydantic import Field
 
 from augment.core.pretrained import pretrained
-from augment.core.ragged import Ragged
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.encoders.padded import open_padded, open_sentence_transformer
 from finetune.encoders.source import OWN_MODULES, ModelSource, names_function, resolve
@@ -27,32 +23,6 @@ from pretrain.benchmarks.files import evenly_spaced, read_sentences
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, library_errors, make_folder, put_in_place, remove_tree
-
-
-def lsa_vectors(
-    data: str | Path, dimensions: int = 256, sentences: int = 200_000, seed: int = 1
-) -> np.ndarray:
-    """Return idf times the right singular vectors of the corpus's tf-idf matrix, float32[V, dimensions].
-
-    Of the first `sentences` shuffled sequences. tf is the count; idf is scikit-learn's smooth one; rows have
-    length 1. Special tokens count nothing.
-    """
-    from scipy import sparse
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfTransformer
-
-    tokenizer, rows = _sequences(Path(data), sentences)
-    ones = np.where(np.isin(rows.ids, tokenizer.all_special_ids), np.float32(0), np.float32(1))
-    counts = sparse.csr_matrix((ones, rows.ids, rows.offsets), shape=(len(rows), len(tokenizer)))
-    counts.sum_duplicates()
-    counts.eliminate_zeros()
-    if dimensions >= min(counts.shape):
-        raise UserError(f"--dimensions {dimensions}: must be below {min(counts.shape)}")
-    weights = TfidfTransformer().fit(counts)
-    right = TruncatedSVD(dimensions, random_state=seed).fit(weights.transform(counts)).components_
-    vectors = (weights.idf_[:, None] * right.T).astype(np.float32)
-    vectors[tokenizer.all_special_ids] = 0  # and not rounding
-    return vectors
 
 
 def averaged_vectors(source: ModelSource) -> np.ndarray:
@@ -146,43 +116,7 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
     _write(whitened, Path(out))
 
 
-def source_sentences(source: str, count: int) -> list[str]:
-    """Return at most `count` sentences: the first of prepared data, or evenly spaced ones of a text file."""
-    if not Path(source).is_dir():
-        return evenly_spaced(read_sentences(Path(source), "source"), count)
-    tokenizer, rows = _sequences(Path(source), count)
-    return tokenizer.batch_decode([rows[n].tolist() for n in range(len(rows))], skip_special_tokens=True)
-
-
-def _sequences(data: Path, count: int) -> tuple[Any, Ragged]:
-    """Return the tokenizer of prepared data, and the first sequences of its training split."""
-    from transformers import AutoTokenizer
-
-    from pretrain.data.shards import ShardReader
-
-    reader = ShardReader(data)
-    parts: list[Ragged] = []
-    for chunk in range(reader.num_chunks):
-        parts.append(reader.read(chunk).sequences)
-        if sum(map(len, parts)) >= count:
-            break
-    rows = Ragged.concatenate(parts)
-    return pretrained(AutoTokenizer, reader.tokenizer_path), rows.take(np.arange(min(count, len(rows))))
-
-
 Dimensions = Annotated[int, Field(ge=2)]
-
-
-def lsa(*, data: str, out: str, dimensions: Dimensions = 256, sentences: Dimensions = 200_000) -> int:
-    """Make a folder of latent semantic analysis: a vector for each token of a prepared corpus.
-
-    Args:
-        data: prepared data (clearly prepare).
-        out: folder to write; evaluate it like any model: clearly senteval OUT.
-        dimensions: of the vectors.
-        sentences: of the corpus, at most.
-    """
-    return _save_vectors("lsa", lsa_vectors(data, dimensions, sentences), Path(data) / "tokenizer", out)
 
 
 def averaged(model: Model, *, out: str) -> int:
@@ -192,7 +126,10 @@ def averaged(model: Model, *, out: str) -> int:
         out: folder to write; evaluate it like any model: clearly senteval OUT.
     """
     found = _resolve(model, out)
-    return _save_vectors("averaged", averaged_vectors(found), found.location, out)
+    vectors = averaged_vectors(found)
+    save(vectors, found.location, out)
+    print(f"averaged: {vectors.shape[0]:,} tokens x {vectors.shape[1]} in {out}")
+    return 0
 
 
 def whiten(
@@ -207,7 +144,7 @@ def whiten(
     """Make a folder of a model with a linear map behind it: mean 0 and covariance 1 over sentences.
 
     Args:
-        source: the sentences that it is fitted on: prepared data, or a text file, one a line (.gz too).
+        source: a file of the sentences that it is fitted on, one a line (.gz too).
         out: folder to write; evaluate it like any model: clearly senteval OUT.
         pooling: as in other evaluations; Su et al.: first-last.
         dimensions: kept of those that vary; without it, all.
@@ -217,7 +154,7 @@ def whiten(
 
     found = model if names_function(model) else _resolve(model, out)
     # before the model: a missing file should not cost the loading
-    texts = source_sentences(source, sentences)
+    texts = evenly_spaced(read_sentences(Path(source), "source"), sentences)
     opened = open_model(found, pooling)
     if opened.source is None or opened.pooling == POOLER:
         what = "a function" if opened.source is None else "evaluated by its pooler"
@@ -230,12 +167,6 @@ def whiten(
     return 0
 
 
-def _save_vectors(kind: str, vectors: np.ndarray, tokenizer: str | Path, out: str) -> int:
-    save(vectors, tokenizer, out)
-    print(f"{kind}: {vectors.shape[0]:,} tokens x {vectors.shape[1]} in {out}")
-    return 0
-
-
 def _resolve(model: str, out: str) -> ModelSource:
     """Find a model; raises UserError if `out` is its own folder."""
     found = resolve(model)
@@ -245,4 +176,4 @@ def _resolve(model: str, out: str) -> ModelSource:
 
 
 if __name__ == "__main__":
-    cli.run(lsa=lsa, averaged=averaged, whitening=whiten)
+    cli.run(averaged=averaged, whitening=whiten)

@@ -20,7 +20,7 @@ from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation, TaskResult, sample_std
 from pretrain.benchmarks.files import csv_columns, find
-from pretrain.benchmarks.sets import DataSet, parts
+from pretrain.benchmarks.sets import DataSet
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -31,10 +31,8 @@ SETS = {  # name: (texts, classes) as published
     "biomedical": (20000, 20),
     "tweet": (2472, 89),
     "googlenews_TS": (11109, 152),
-    "googlenews_T": (11109, 152),
-    "googlenews_S": (11109, 152),
 }
-SIX = tuple(SETS)[:6]
+SIX = tuple(SETS)
 """The sets of the papers' tables. GoogleNews has 28 words a text there (VaSCL, table 4): titles with
 snippets, TS."""
 TRIALS = 10
@@ -70,21 +68,16 @@ def read(path: Path) -> LabelledTexts:
     )
 
 
-def _data_set(name: str) -> DataSet:
-    source = (
-        "github.com/jackyin12/GSDMM"
-        if name.startswith("google")
-        else "github.com/rashadulrakib/short-text-clustering-enhancement"
-    )
-    files = {"all": ((f"clustering/{name}.csv",), SETS[name][0])}
-    return DataSet(
+DATA_SETS = tuple(
+    DataSet(
         f"clustering/{name}",
-        parts(files, lambda path: read(path).texts),
-        f"{source}, as csv with the columns text,label",
+        (f"clustering/{name}.csv",),
+        "github.com/jackyin12/GSDMM, as csv with the columns text,label"
+        if name == "googlenews_TS"
+        else "github.com/rashadulrakib/short-text-clustering-enhancement, as csv with the columns text,label",
     )
-
-
-DATA_SETS = tuple(map(_data_set, SETS))
+    for name in SETS
+)
 
 
 def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
@@ -184,32 +177,24 @@ def files(name: str, root: Path) -> list[Path]:
     return [root / "clustering" / f"{name}.csv"]
 
 
-def evaluation_with(max_length: int) -> Frozen:
-    """Return the evaluation of texts that are cut to `max_length` tokens; 0: of whole texts."""
-    cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
-    return Frozen(
-        "clustering",
-        f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; {cut}",
-        SIX,
-        lambda name, data: read(find(data, "clustering", f"{name}.csv")),
-        score,
-        others=tuple(SETS)[6:],
-        aliases={"googlenews": "googlenews_TS"},
-        pooling=("mean", "VaSCL's"),
-        max_length=max_length or None,
-    )
+EVALUATION = Frozen(
+    "clustering",
+    f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; texts cut to "
+    f"{MAX_LENGTH} tokens",
+    SIX,
+    lambda name, data: read(find(data, "clustering", f"{name}.csv")),
+    score,
+    pooling=("mean", "VaSCL's"),
+    max_length=MAX_LENGTH,
+)
 
 
-def main(model: Model, *, max_length: cli.Natural = MAX_LENGTH, flags: FrozenFlags) -> int:
+def main(model: Model, *, flags: FrozenFlags) -> int:
     """Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
 
-    Tasks: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS; by name also googlenews_T
-    and googlenews_S.
-
-    Args:
-        max_length: tokens that texts are cut to, as in VaSCL's code; 0 leaves them whole.
+    Tasks: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS.
     """
-    return run(evaluation_with(max_length), model, flags)
+    return run(EVALUATION, model, flags)
 
 
 if __name__ == "__main__":

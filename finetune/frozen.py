@@ -11,7 +11,7 @@ Each evaluation declares itself beside its scoring, and its command ends in `run
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -41,23 +41,14 @@ class Frozen:
     """`clearly NAME`."""
     protocol: str
     tasks: tuple[str, ...]
-    """Those that are done where none is named."""
     read: Callable[[str, str], Any]
     """(task, folder of evaluation data) -> its examples; a UserError says which file is missing or wrong."""
     score: Callable[[EmbeddingModel, str, Any, Evaluation], str]
     """Add a task's figures to the evaluation, given its examples; return them in words."""
-    others: tuple[str, ...] = ()
-    """Tasks that are done by name alone."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other names of tasks, in lower case."""
     pooling: tuple[str, str] | None = None
     """That of the paper's figures, and whose they are."""
     max_length: int | None = None
     """Most tokens of a text; None: as many as the model takes."""
-
-    def task_named(self, name: str) -> str:
-        """Return the task's name as it is declared; case does not matter."""
-        return known_name(name, (*self.tasks, *self.others), "task", aliases=self.aliases)
 
     def evaluate(self, model: EmbeddingModel, loaded: Mapping[str, Any]) -> Evaluation:
         """Score each task, by name as `read` read it."""
@@ -75,7 +66,7 @@ class Frozen:
 
 def run(evaluation: Frozen, model: str, flags: FrozenFlags) -> int:
     """Run an evaluation as a command, and return the exit status."""
-    names = [evaluation.task_named(name) for name in flags.tasks] or evaluation.tasks
+    names = [known_name(name, evaluation.tasks, "task") for name in flags.tasks] or evaluation.tasks
     # before the model: a missing file should not cost the loading
     loaded = {name: evaluation.read(name, flags.eval_data) for name in names}
     opened = open_model(model, flags.pooling, max_length=evaluation.max_length, precision=flags.precision)

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,18 +49,6 @@ def choose(names: Sequence[str]) -> "list[AbsTask]":
     tasks = {task.metadata.name: task for task in library().get_benchmark(BENCHMARK).tasks}
     chosen = [known_name(name, tasks, f"task of {BENCHMARK}") for name in names] or list(tasks)
     return [tasks[name] for name in dict.fromkeys(chosen)]
-
-
-def characters(task: "AbsTask") -> int:
-    """Return how many characters a task's texts have, by the library's statistics; a million if unknown."""
-    return sum(_counted(split) for split in (task.metadata.descriptive_stats or {}).values()) or 10**6
-
-
-def _counted(statistics: Mapping[str, Any]) -> int:
-    if "number_of_characters" in statistics:
-        return statistics["number_of_characters"]
-    own = statistics.get("total_text_length", 0)
-    return own + sum(_counted(part) for part in statistics.values() if isinstance(part, dict))
 
 
 def mteb_encoder(model: EmbeddingModel) -> Any:

@@ -14,7 +14,6 @@ are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEI
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,26 +277,16 @@ def main(model: Model, *, query_prompt: str = "", document_prompt: str = "", fla
     if not there:
         raise UserError(f"{find(flags.eval_data, FOLDER)} holds no set: a folder such as NanoMSMARCO")
     names = [known_name(name, there, "set") for name in flags.tasks] or there
-    # before the model: a damaged file should not cost the loading
-    loaded, faults = {}, []
-    for name in names:
-        try:
-            loaded[name] = _read_set(name, flags.eval_data)
-        except UserError as error:
-            if flags.tasks or len(names) == 1:
-                raise
-            faults.append(f"{name} left out: {error}")
-            print(f"note: {faults[-1]}", file=sys.stderr, flush=True)
-    if not loaded:
-        raise UserError(f"no set can be read; {faults[0]}")
-
-    def with_faults(opened: EmbeddingModel) -> Evaluation:
-        evaluation = evaluate(opened, loaded, query_prompt, document_prompt)
-        evaluation.notes += faults
-        return evaluation
-
+    loaded = {
+        name: _read_set(name, flags.eval_data) for name in names
+    }  # before the model, which takes longer
     opened = open_model(model, flags.pooling, precision=flags.precision)
-    return run_and_write(opened, flags.out, with_faults, add_average) or bool(faults)
+    return run_and_write(
+        opened,
+        flags.out,
+        lambda opened: evaluate(opened, loaded, query_prompt, document_prompt),
+        add_average,
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ cosine), `as_coded` as in the code. A tie is not nearer.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,8 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
-from pretrain.benchmarks.files import csv_columns, data_root, find, json_rows, lines, locate
-from pretrain.benchmarks.sets import DataSet, parts
+from pretrain.benchmarks.files import csv_columns, data_root, json_rows, lines, locate
+from pretrain.benchmarks.sets import DataSet
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -33,9 +33,8 @@ TASKS = ("ANLI", "SNLI", "MNLI", "triplets")
 LABELS = {"e": "entailment", "n": "neutral", "c": "contradiction"} | {
     label: label for label in ("entailment", "neutral", "contradiction")
 }
-ANLI_TRAIN = 16946
-SNLI_TEST = 9824
-MNLI_DEV = 9815
+SIZES = {"ANLI": 16946, "SNLI": 9824, "MNLI": 9815}
+"""Examples as published: ANLI's training set, SNLI's test set, MNLI's dev set."""
 SIMCSE_TRIPLETS = 275601
 
 
@@ -51,7 +50,7 @@ class Comparisons:
     """Why figures are not comparable with published ones, if they are not."""
 
 
-def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None) -> Comparisons:
+def compare(examples: Iterable[tuple[str, str, str]]) -> Comparisons:
     """Pair the entailed hypotheses of a premise with its others; labels other than LABELS are left out."""
     of_premise: dict[str, list[tuple[str, str]]] = {}
     for premise, hypothesis, label in examples:
@@ -70,15 +69,37 @@ def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None)
         [row[1] for row in rows],
         [row[2] for row in rows],
         np.array([row[3] for row in rows], bool),
-        remark,
     )
 
 
 def load(name: str, data: str | Path | None = None) -> Comparisons:
     """Read the comparisons of a task of TASKS."""
-    found = {"ANLI": _anli, "SNLI": _snli, "MNLI": _mnli, "triplets": _triplets}[name](data)
+    paths = find_files(name, data)
+    if name == "triplets":
+        rows = read_triplets(paths[0])
+        premises, entailed, contradicting = (list(column) for column in zip(*rows, strict=True))
+        remark = f"{len(rows):,} triplets of {paths[0].name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
+        decided = np.ones(len(rows), bool)
+        whole = len(rows) == SIMCSE_TRIPLETS
+        return Comparisons(premises, entailed, contradicting, decided, None if whole else remark)
+    if name == "SNLI":
+        columns = [list(lines(path)) for path in paths]
+        if len({len(column) for column in columns}) != 1:
+            raise UserError(f"{paths[0].parent}: s1.test, s2.test and labels.test differ in lines")
+        examples = list(zip(*columns, strict=True))
+    else:
+        premise = "context" if name == "ANLI" else "premise"
+        rows_of = (json_rows(path, premise, "hypothesis", "label") for path in paths)
+        examples = [row for rows in rows_of for _, row in rows]
+    found = compare(examples)
     if not found.contradicts.any():
         raise UserError(f"{name}: no premise has an entailed and a contradicting hypothesis")
+    if len(examples) != SIZES[name]:
+        remark = f"{len(examples):,} examples here, {SIZES[name]:,} as published"
+        if len(paths) == 2:  # of ANLI
+            remark = f"{paths[0].with_name('train.jsonl')} is not there; compared on its dev and test sets"
+            remark += f" ({len(examples):,} examples)"
+        found = replace(found, remark=remark)
     return found
 
 
@@ -128,49 +149,6 @@ def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Eval
 # -- reading -----------------------------------------------------------
 
 
-def _read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
-    """Return (premise, hypothesis, label) of every row; `premise` is the key of the first."""
-    rows = json_rows(path, premise, "hypothesis", "label")
-    return [(first, second, label) for _, (first, second, label) in rows]
-
-
-def _anli(data: str | Path | None) -> Comparisons:
-    train = find(data, "ANLI", "R1") / "train.jsonl"
-    if train.is_file():
-        examples = _read_jsonl(train, "context")
-        return compare(examples, _size_remark(len(examples), ANLI_TRAIN))
-    paths = [find(data, "ANLI", "R1", f"{part}.jsonl") for part in ("dev", "test")]
-    both = [example for path in paths for example in _read_jsonl(path, "context")]
-    return compare(both, f"{train} is not there; compared on its dev and test sets ({len(both):,} examples)")
-
-
-def _snli(data: str | Path | None) -> Comparisons:
-    columns = [list(lines(find(data, "SentEval", "SNLI", f"{kind}.test"))) for kind in ("s1", "s2", "labels")]
-    counts = {len(column) for column in columns}
-    if len(counts) != 1:
-        raise UserError(f"{find(data, 'SentEval', 'SNLI')}: s1.test, s2.test and labels.test differ in lines")
-    count = counts.pop()
-    return compare(zip(*columns, strict=True), _size_remark(count, SNLI_TEST))
-
-
-def _mnli(data: str | Path | None) -> Comparisons:
-    examples = _read_jsonl(find(data, "NLI", "mnli_dev.jsonl"), "premise")
-    return compare(examples, _size_remark(len(examples), MNLI_DEV))
-
-
-def _size_remark(count: int, published: int) -> str | None:
-    return f"{count:,} examples here, {published:,} as published" if count != published else None
-
-
-def _triplets(data: str | Path | None) -> Comparisons:
-    file = triplets_file(data)
-    rows = read_triplets(file)
-    premises, entailed, contradicting = (list(column) for column in zip(*rows, strict=True))
-    remark: str | None = f"{len(rows):,} triplets of {file.name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
-    remark = None if len(rows) == SIMCSE_TRIPLETS else remark
-    return Comparisons(premises, entailed, contradicting, np.ones(len(rows), bool), remark)
-
-
 def files(name: str, root: Path) -> list[Path]:
     """Return the files of the data folder that a task of TASKS reads; where none is there, those to get."""
     if name == "SNLI":
@@ -178,23 +156,19 @@ def files(name: str, root: Path) -> list[Path]:
     if name == "MNLI":
         return [root / "NLI" / "mnli_dev.jsonl"]
     if name == "triplets":
-        return [next((path for path in _triplets_files(root) if path.is_file()), _triplets_files(root)[0])]
+        both = [root / "NLI" / file for file in ("nli_for_simcse.csv", "nli_triplets_from_snli.csv")]
+        return [next(filter(Path.is_file, both), both[0])]
     train, *not_entailed = (root / "ANLI" / "R1" / f"{part}.jsonl" for part in ("train", "dev", "test"))
     return [train] if train.is_file() else not_entailed
 
 
-def _triplets_files(root: Path) -> list[Path]:
-    return [root / "NLI" / name for name in ("nli_for_simcse.csv", "nli_triplets_from_snli.csv")]
-
-
-def triplets_file(data: str | Path | None) -> Path:
-    """Return the file of triplets: SimCSE's, or else the smaller one from SNLI."""
-    folder = find(data, "NLI")
-    for path in _triplets_files(folder.parent):
-        if path.is_file():
-            return path
-    command = f"clearly benchmarks fetch NLI/SimCSE {data_root(data)}"
-    raise UserError(f"{folder} has no nli_for_simcse.csv; `{command}` gets it")
+def find_files(name: str, data: str | Path | None) -> list[Path]:
+    """Return the files of a task; a UserError says which is not there."""
+    root = data_root(data)
+    paths = files(name, root)
+    if absent := [path for path in paths if not path.is_file()]:
+        raise UserError(f"{absent[0]} is not there; `clearly benchmarks check {root}` says where to get it")
+    return paths
 
 
 def read_triplets(path: Path) -> list[tuple[str, str, str]]:
@@ -211,14 +185,10 @@ def read_triplets(path: Path) -> list[tuple[str, str, str]]:
 DATA_SETS = (
     DataSet(
         "NLI/SimCSE",
-        parts({"all": (("NLI/nli_for_simcse.csv",), SIMCSE_TRIPLETS)}, read_triplets),
+        ("NLI/nli_for_simcse.csv",),
         "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
     ),
-    DataSet(
-        "NLI/MNLI-dev",
-        parts({"mnli_dev": (("NLI/mnli_dev.jsonl",), MNLI_DEV)}, lambda path: _read_jsonl(path, "premise")),
-        "cims.nyu.edu/~sbowman/multinli",
-    ),
+    DataSet("NLI/MNLI-dev", ("NLI/mnli_dev.jsonl",), "cims.nyu.edu/~sbowman/multinli"),
 )
 
 

@@ -12,7 +12,6 @@ beside the file (`finetune.answers`). `complete` is false, and `notes` says why,
 comparable with published ones (a data set with rows missing, another training set).
 """
 
-import contextlib
 import datetime
 import hashlib
 import json
@@ -27,7 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from finetune.answers import Answers, KeptAnswers, answers_file, answers_to_npz
+from finetune.answers import Answers, answers_file, answers_to_npz, read_answers
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
@@ -48,8 +47,8 @@ class TaskResult:
     """Standard deviation of the headline over seeds or splits, where there are several."""
     details: dict[str, Any] = field(default_factory=dict)
     """Anything else worth keeping (subsets, chosen hyper-parameters)."""
-    answers: Answers | KeptAnswers | None = None
-    """To the examples, where the figure follows from them."""
+    answers: Answers | str | None = None
+    """To the examples, where the figure follows from them; words: why they cannot be had."""
 
 
 @dataclass
@@ -144,11 +143,8 @@ def write(
         with folder_lock(folder, wait=60.0, part=evaluation.evaluation):
             path, merged = _merged(evaluation, folder)
             finish(merged)
-            answers: dict[str, Answers] = {}
-            for name, task in merged.tasks.items():
-                if task.answers is not None:
-                    with contextlib.suppress(UserError):  # those of an earlier file that are lost
-                        answers[name] = task.answers.load()
+            kept = {name: task.answers for name, task in merged.tasks.items()}
+            answers = {name: one for name, one in kept.items() if isinstance(one, Answers)}
             if answers:  # first: figures say which answers they are of, and take no others
                 replace_durably(answers_file(path), answers_to_npz(answers))
             bare = {name: replace(task, answers=None) for name, task in merged.tasks.items()}
@@ -202,7 +198,7 @@ def read(path: Path) -> Evaluation:
         tasks = {name: TaskResult(**task) for name, task in content["tasks"].items()}
         for name, task in tasks.items():
             if (about := content["tasks"][name].get("answers")) is not None:
-                task.answers = KeptAnswers(answers_file(path), name, about)
+                task.answers = read_answers(answers_file(path), name, about)
         known = {key: content[key] for key in Evaluation.__dataclass_fields__ if key != "tasks"}
         return Evaluation(**known, tasks=tasks)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -16,7 +16,7 @@ project=$(cd "$(dirname "$0")/.." && pwd)
 [[ -f $project/.venv/bin/activate ]] && source "$project/.venv/bin/activate"
 export PYTHONPATH=$project${PYTHONPATH:+:$PYTHONPATH}
 
-# The plan checks every flag before anything long; its lines are: number, task, seed, rate, batch, state, start.
+# The plan checks every flag before anything long; its lines are: number, task, seed, rate, batch, state.
 plan=$(python -m finetune.glue plan "$@") || exit
 failed=()
 for task in $(cut -f 2 <<<"$plan" | uniq); do

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from finetune.answers import Answers
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, VectorPrecision
 from finetune.results import Evaluation, folder_for, write
@@ -53,7 +54,9 @@ def headline_table(results: Mapping[str, StsResults]) -> str:
     return "\n".join(lines)
 
 
-def evaluation_of(model: EmbeddingModel, name: str, scores: StsResults, dimension: int = 0) -> Evaluation:
+def evaluation_of(
+    model: EmbeddingModel, name: str, scores: StsResults, pairs: PairScores, dimension: int = 0
+) -> Evaluation:
     """Return the scores of vectors, Spearman over all pairs first; name: as "mean-64", if cut."""
     pooling = name.removesuffix(f"-{dimension}")
     protocol = "cosine, Spearman over all pairs of a task at once"
@@ -63,8 +66,11 @@ def evaluation_of(model: EmbeddingModel, name: str, scores: StsResults, dimensio
         evaluation.notes.append(f"vectors cut to their first {dimension} coordinates")
     for task, score in scores.items():
         plain = {key: float(value) for key, value in score.items() if isinstance(value, float)}
-        evaluation.add(task, "spearman_all", plain, subsets=score["subsets"])
+        answers = Answers.of(pairs[f"{task}/{name}"], pairs[f"{task}/gold"], "spearman", task)
+        evaluation.add(task, "spearman_all", plain, answers=answers, subsets=score["subsets"])
         evaluation.expect_size(task, "pairs", score["pairs"], OFFICIAL_PAIRS[task])
+    if scores.average is not None:
+        evaluation.add("average of 7 STS", "mean", {"mean": scores.average})
     return evaluation
 
 
@@ -93,7 +99,7 @@ def main(
         dimensions: numbers by commas: also score vectors cut to their first N coordinates, as
             a model trained with objective.matryoshka is used; without it, whole vectors.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
-        json_file: write all scores into this one file instead.
+        json_file: write all scores into this one file; results go to a folder only with --out then.
         pair_file: also write every pair's gold score and cosine, as TASK/gold and TASK/POOLING of this npz
             file, from which a sweep computes intervals of differences.
     """
@@ -107,12 +113,12 @@ def main(
     poolings = parse_poolings(pooling) if pooling else []
     first = poolings[0] if poolings else ""
     opened = open_model(model, first, quiet=len(poolings) != 1, precision=precision)
-    folder = None if json_file else folder_for(opened, out)
+    folder = folder_for(opened, out) if out or not json_file else None
     encode_poolings = opened.encode_poolings
     if opened.head is not None and encode_poolings is not None and len(poolings) != 1:
         trained = f"{opened.trained_pooling} pooling goes through it, others without it"
         print(f"note: {opened.name} keeps a head: {trained}", file=sys.stderr)
-    pairs = PairScores() if pair_file else None
+    pairs = PairScores()
     dimension_of: dict[str, int] = {}
 
     def embed(sentences: list[str]) -> Mapping[str, np.ndarray]:
@@ -133,17 +139,18 @@ def main(
 
     results = evaluator.evaluate_poolings(embed, chosen, pairs)
     print(headline_table(results))
-    if pairs is not None:
+    if pair_file:
         make_folder(Path(pair_file).parent)
         pairs.write(Path(pair_file))
-    if folder is None:
+    if json_file:
         make_folder(Path(json_file).parent)
         content = {"model": model, "precision": opened.precision, "results": results}
         replace_durably(Path(json_file), to_json(content))
+    if folder is None:
         return
     seconds = time.monotonic() - started
     for name, scores in results.items():
-        evaluation = evaluation_of(opened, name, scores, dimension_of[name])
+        evaluation = evaluation_of(opened, name, scores, pairs, dimension_of[name])
         evaluation.seconds = seconds / len(results)
         print(f"all figures: {write(evaluation, folder)}")
 

@@ -16,7 +16,7 @@ from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
 from pretrain.benchmarks.files import find, lines
-from pretrain.benchmarks.sets import DataSet, parts
+from pretrain.benchmarks.sets import DataSet
 from pretrain.benchmarks.sts_scores import score_task, task_cosines
 from pretrain.benchmarks.sts_tasks import Pairs, distinct_sentences
 from pretrain.common import cli
@@ -45,11 +45,10 @@ def read(path: Path) -> Pairs:
     return Pairs(path.stem, first, second, np.array(gold))
 
 
-_SPLITS = {"train": ("cnsd-sts-train.txt", 5231), "dev": TASKS["STS-B-zh-dev"], "test": TASKS["STS-B-zh"]}
 DATA_SETS = (
     DataSet(
         "zh/STS-B",
-        parts({split: ((f"zh/STS-B/{file}",), rows) for split, (file, rows) in _SPLITS.items()}, read),
+        tuple(f"zh/STS-B/cnsd-sts-{split}.txt" for split in ("train", "dev", "test")),
         "github.com/pluto-junzeng/CNSD",
     ),
 )

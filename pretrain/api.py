@@ -90,8 +90,8 @@ class Run:
         Args:
             name: an evaluation, `clearly NAME` with `_` for `-` (docs/evaluation.md), or one of `SUITES`.
             eval_data: folder of the benchmarks; None: the one that CLEAR_DATA names.
-            out: folder for the figures; None: where `clearly report RUN` finds them, RUN/sts.json
-                and RUN/report.
+            out: folder for the figures; None: RUN/report, where `clearly report RUN` finds them, and
+                RUN/sts.json.
             flags: of `clearly NAME`, with `_` for `-`: `pooling="mean"`, `tasks=["STS-B"]`.
 
         Returns:
@@ -100,8 +100,7 @@ class Run:
             {"metric": name, "value": figure, "scores": {...}}}, "complete": whether it is comparable with
             published figures, "notes": why not, ...} (`finetune.results`).
 
-            Of a suite {"units": {its name: {"tasks": {task: {"metric": name, "value": figure, ...}}}},
-            "ended": {unit: seconds after which `budget` ended it}, ...}.
+            Of a suite {"units": {its name: {"tasks": {task: {"metric": name, "value": figure, ...}}}}, ...}.
 
         Raises:
             UserError: an unknown evaluation or flag, missing data, a run without an export yet, or a failed
@@ -113,12 +112,15 @@ class Run:
         export_of(str(self.folder))  # a run without weights is refused before the process starts
         is_sts = name == "sts"
         folder = Path(out or (self.folder if is_sts else self.folder / "report"))
-        given = flags | ({"json_file": folder / "sts.json"} if is_sts else {"out": folder})
+        given = flags | {"out": out or self.folder / "report"}
+        if is_sts:
+            given["json_file"] = folder / "sts.json"
         if name in SUITES:
             given["suite"] = name
         if eval_data is not None:
             given["eval_data"] = eval_data
-        module, written_as = ("evaluate", "eval.json") if name in SUITES else (name, f"{name}*.json")
+        module = "evaluate" if name in SUITES else name
+        written_as = {"evaluate": "eval.json", "sts": "sts.json"}.get(module, f"{name}*.json")
         before = _stamps(folder, written_as)
         words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
         run_to_end(f"finetune.{module}", words, "The same call starts it again, or continues it")

@@ -5,9 +5,8 @@
 #   slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of clearly glue]
 #   slurm/finetune_glue.sh --gpus=1 --time=08:00:00 --account=NAME -- runs/clear_base --eval-data DIR --predict
 #
-# Runs that have all that is asked for are not submitted again, so the same command continues after failures. Runs of MNLI from
-# which others start (--mnli-init) are an array of their own, and the others wait for it. A run that is preempted or reaches
-# its time limit saves, is requeued and resumes. ARRAY_LIMIT=N keeps at most N runs going at once.
+# Runs that have all that is asked for are not submitted again, so the same command continues after failures. A run that
+# is preempted or reaches its time limit saves, is requeued and resumes. ARRAY_LIMIT=N keeps at most N runs going at once.
 
 #SBATCH --job-name=glue
 #SBATCH --nodes=1
@@ -41,32 +40,20 @@ if [[ ${1:-} != --project=* ]]; then
   while [[ $1 != -- ]]; do flags+=("$1"); shift; done
   shift
   enter "$(cd "$(dirname "$0")/.." && pwd)"
-  # Checks every flag, the model and the data, before anything is in the queue. Number, task, seed, rate, batch, state, start.
+  # Checks every flag, the model and the data, before anything is in the queue. Number, task, seed, rate, batch, state.
   plan=$(python -m finetune.glue plan "$@") || exit
   job=("$0" "--project=$project")  # a word, since a site may export no variables to jobs
-  numbers() {  # of the runs still to do: those from which others still to do start, or the rest; joined by commas
-    awk -F '\t' -v which="$1" '
-      $6 == "to do" {todo[$1]; if ($7 != "-") start[$7]}
-      END {for (n in todo) if ((n in start) == (which == "starts")) print n}' <<<"$plan" | sort -n | paste -sd ,
-  }
   submit() { sbatch --parsable "$@" | cut -d ';' -f 1; }
-  limit=${ARRAY_LIMIT:+%$ARRAY_LIMIT}
-  first=$(numbers starts) others=$(numbers rest) jobs=()
-  wait_for=()
-  [[ -z $first && -z $others ]] && say "all runs are done; gathering"
-  if [[ -n $first ]]; then
-    jobs+=("$(submit "${flags[@]}" --array="$first$limit" "${job[@]}" "$@")")
-    [[ -n ${jobs[0]} ]] || exit 1
-    say "runs of MNLI: array job ${jobs[0]} ($first)"
-    wait_for=(--dependency="afterok:${jobs[0]}" --kill-on-invalid-dep=yes)
-  fi
-  if [[ -n $others ]]; then
-    jobs+=("$(submit "${flags[@]}" "${wait_for[@]}" --array="$others$limit" "${job[@]}" "$@")")
-    [[ -n ${jobs[-1]} ]] || exit 1
-    say "runs: array job ${jobs[-1]} ($others)"
+  numbers=$(awk -F '\t' '$6 == "to do" {print $1}' <<<"$plan" | paste -sd ,) runs=''
+  if [[ -z $numbers ]]; then
+    say "all runs are done; gathering"
+  else
+    runs=$(submit "${flags[@]}" --array="$numbers${ARRAY_LIMIT:+%$ARRAY_LIMIT}" "${job[@]}" "$@")
+    [[ -n $runs ]] || exit 1
+    say "runs: array job $runs ($numbers)"
   fi
   after=()
-  ((${#jobs[@]})) && after=(--dependency="afterany:$(IFS=:; echo "${jobs[*]}")")
+  [[ -n $runs ]] && after=(--dependency="afterany:$runs")
   gather=$(submit "${flags[@]}" "${after[@]}" --job-name=glue-gather --output=slurm-%x-%j.out "${job[@]}" gather "$@")
   [[ -n $gather ]] || exit 1
   say "figures: job $gather, when they are done"

@@ -35,22 +35,6 @@ def browser(tmp_path_factory) -> Iterator:
         driver.quit()
 
 
-def submit(browser, field, text: str) -> None:
-    """Type a text into an empty field of a form, press Enter and wait for the page that answers."""
-    from selenium.common.exceptions import WebDriverException
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-    from selenium.webdriver.support.expected_conditions import staleness_of
-    from selenium.webdriver.support.wait import WebDriverWait
-
-    before = browser.find_element(By.TAG_NAME, "html")
-    field.send_keys(text, Keys.ENTER)
-    # a page that goes away while the driver asks for its element is an "unhandled inspector error" to it
-    wait = WebDriverWait(browser, 30, ignored_exceptions=[WebDriverException])
-    wait.until(staleness_of(before))
-    wait.until(lambda browser: browser.execute_script("return document.readyState") == "complete")
-
-
 def require_sound(browser) -> None:
     """Fail where the open page complains, lacks an image, or is wider than a screen or a telephone."""
     assert [line["message"] for line in browser.get_log("browser")] == []

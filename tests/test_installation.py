@@ -210,7 +210,6 @@ def test_the_notice_names_every_word_list_and_travels_with_them(built):
             "report/page.css",
             "report/page.html.jinja",
             "report/published.yaml",
-            "search/page.html.jinja",
         )
         assert {f"finetune/{name}" for name in pages} <= set(archive.namelist())
     with tarfile.open(source) as archive:

@@ -1,31 +1,20 @@
 """Compare runs or models on one page: what differs in their recipes, their curves, and their scores.
 
-    clearly compare runs/one runs/other
-    clearly compare runs/one MODEL --eval-data DIR --pooling mean --out compare
+    clearly eval runs/one; clearly eval runs/other
+    clearly compare runs/one runs/other --out compare
 
-Differences are to the first model, with intervals over the sentence pairs of STS, on which the models are
-scored here, and over the test examples of the evaluations that both models have behind them
-(finetune.senteval, glue, intents ...: their answers are kept beside the figures). For several seeds of a
-recipe, and intervals over them, there is `clearly sweep`.
+Differences are to the first model, with intervals over the test examples of the evaluations that both models
+have behind them (finetune.sts, senteval, glue, intents ...: their answers are kept beside the figures). For
+several seeds of a recipe, and intervals over them, there is `clearly sweep`.
 """
 
 import os
-import sys
 from pathlib import Path
 
-from finetune.compare.examples import (
-    choose_poolings,
-    example_differences,
-    example_lines,
-    example_tables,
-    sts_evaluation,
-)
-from finetune.encoders.models import open_model
-from finetune.encoders.source import kind_of, names_function, resolve
-from finetune.flags import EvalData, Pooling, VectorPrecision
+from finetune.compare.examples import choose_poolings, example_differences, example_lines, example_tables
+from finetune.flags import Pooling
 from finetune.report.page import write_page
 from finetune.report.sources import Subject, System, collect
-from pretrain.benchmarks.sts_scores import StsEvaluator
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
@@ -34,17 +23,15 @@ from pretrain.common.files import require_writable
 def compare(
     *models: str,
     out: Path = Path("compare"),
-    tasks: cli.Names = (),
     pooling: Pooling = "",
-    precision: VectorPrecision = "fp32",
-    eval_data: EvalData = "",
 ) -> None:
     """Write one page on what differs between runs or models: recipes, curves, scores with intervals.
 
     Args:
         models: two or more; differences are to the first.
         out: folder for compare.html and compare.json.
-        tasks: of STS; default: all that the data folder holds.
+        pooling: which figures are compared, of models that were evaluated with several; default: those of
+            the pooling that the model was trained with.
     """
     places = {os.path.realpath(model) if os.path.exists(model) else model for model in models}
     if len(places) < 2 or len(places) < len(models):
@@ -53,14 +40,6 @@ def compare(
     subjects = _subjects(models)
     systems = [System(name, [subject]) for name, subject in subjects.items()]
     evaluations = choose_poolings(subjects, pooling)
-    data = eval_data or os.environ.get("CLEAR_DATA", "")
-    if data:
-        evaluator = StsEvaluator(data)
-        for label, model in zip(evaluations, models):
-            opened = open_model(model, pooling, precision=precision)
-            evaluations[label] = evaluations[label] | {"sts": sts_evaluation(opened, evaluator, tasks)}
-    else:
-        print("STS is not compared: --eval-data names the folder of the benchmarks", file=sys.stderr)
     examples = example_differences(evaluations)
     plain: dict[str, dict[str, dict]] = {name: {} for name in examples}
     for name, of_tasks in examples.items():
@@ -83,12 +62,7 @@ def _subjects(models: tuple[str, ...]) -> dict[str, Subject]:
     """Return label -> what is known of each model: of a run its recipe, curves and results."""
     subjects = []
     for model in models:
-        try:
-            several = collect([model])
-        except UserError:  # a model without results, or none
-            if not names_function(model):
-                kind_of(resolve(model).location)
-            several = [Subject(Path(model), Path(model).name)]
+        several = collect([model])
         if len(several) > 1:
             raise UserError(f"{model} holds {len(several)} runs or models; name those to compare")
         subjects += several

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from finetune.senteval.tasks import TRANSFER
 from finetune.tuning.tasks import TABLE_1
 from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
-from pretrain.common.errors import UserError
 from pretrain.telemetry.intervals import (
     LEVEL,
     RESAMPLES,
@@ -27,12 +25,10 @@ from pretrain.telemetry.intervals import (
     draws,
     interval,
     interval_text,
-    unpaired_error,
 )
 
-AVERAGE = "7 tasks"
 AVERAGES = {
-    AVERAGE: SEVEN_TASKS,
+    "average of 7 STS": SEVEN_TASKS,
     "average of 7 transfer": TRANSFER,
     "average of 8": TABLE_1,
     "average of 13": THIRTEEN,
@@ -64,20 +60,16 @@ class Compared:
         return content | ({"reason": self.reason} if self.reason else {})
 
 
-def sts_evaluation(model: EmbeddingModel, evaluator: StsEvaluator, tasks: Sequence[str] = ()) -> Evaluation:
-    """Return a model's figures of STS tasks (none: all there are) with every pair's cosine, and `AVERAGE`."""
+def sts_evaluation(model: EmbeddingModel, evaluator: StsEvaluator, tasks: Sequence[str]) -> Evaluation:
+    """Return a model's figures of STS tasks, with every pair's cosine."""
     pairs = PairScores()
-
-    def encode(texts: list[str]) -> dict[str, np.ndarray]:
-        return {model.pooling: model.encode(texts)}
-
-    (scores,) = evaluator.evaluate_poolings(encode, evaluator.choose(tasks or None), pairs).values()
+    (scores,) = evaluator.evaluate_poolings(
+        lambda texts: {model.pooling: model.encode(texts)}, evaluator.choose(tasks), pairs
+    ).values()
     found = Evaluation.of("sts", model, "cosine, Spearman, all pairs")
     for task, one in scores.items():
         answers = Answers.of(pairs[f"{task}/{model.pooling}"], pairs[f"{task}/gold"], "spearman", task)
         found.add(task, "spearman", {"spearman": one["spearman_all"]}, answers=answers)
-    if all(task in scores for task in SEVEN_TASKS):
-        found.add(AVERAGE, "mean", {"mean": fmean(scores[task]["spearman_all"] for task in SEVEN_TASKS)})
     return found
 
 
@@ -96,7 +88,7 @@ def example_differences(
             model: evaluations[model][name] for model in others if name in evaluations[model]
         }
         tasks = (task for one in by_model.values() for task in one.tasks.values())
-        if len(by_model) > 1 and any(task.answers is not None or "trials" in task.details for task in tasks):
+        if len(by_model) > 1 and any(task.answers is not None for task in tasks):
             found[name] = _of_evaluation(name, by_model)
     return found
 
@@ -129,9 +121,6 @@ def _of_evaluation(name: str, by_model: Mapping[str, Evaluation]) -> dict[str, O
         if task in AVERAGES:
             drawn[task] = _average(AVERAGES[task], drawn)
             reasons = dict.fromkeys(of_models, "not all of its tasks have an interval")
-        elif "trials" in result.details:
-            found[task] = _over_trials(of_models)
-            continue
         else:
             drawn[task], reasons = _resampled_effects(f"{name} {task}", of_models)
         found[task] = {
@@ -164,12 +153,10 @@ def _resampled_effects(
     answers: dict[str, Answers] = {}
     reasons: dict[str, str] = {}
     for model, result in of_models.items():
-        try:
-            if result.answers is None:
-                raise UserError("its answers were not kept; evaluate it again")
-            answers[model] = result.answers.load()
-        except UserError as error:
-            reasons[model] = str(error)
+        if isinstance(result.answers, Answers):
+            answers[model] = result.answers
+        else:
+            reasons[model] = result.answers or "its answers were not kept; evaluate it again"
     if first not in answers:
         return {}, {model: reasons.get(model, f"of {first}: {reasons[first]}") for model in others}
     for model in others:
@@ -197,22 +184,6 @@ def _average(tasks: Sequence[str], drawn: Mapping[str, Mapping[str, np.ndarray]]
     return {model: np.mean([one[model] for one in of_tasks], axis=0) for model in by_model}
 
 
-def _over_trials(of_models: Mapping[str, TaskResult]) -> OfTask:
-    """Return differences of means over trials, which have nothing in common but the data (Welch)."""
-    trials = {
-        model: [trial[one.metric] for trial in one.details.get("trials", ())]
-        for model, one in of_models.items()
-    }
-    first, *others = of_models
-    found = {first: Compared(of_models[first].metric, of_models[first].value)}
-    for model in others:
-        one = of_models[model]
-        error = unpaired_error(trials[model], trials[first])
-        apart = None if error is None else interval(one.value - of_models[first].value, error)
-        found[model] = Compared(one.metric, one.value, apart, "" if apart else "its trials are all alike")
-    return found
-
-
 def example_tables(
     found: Mapping[str, Mapping[str, OfTask]], evaluations: Mapping[str, Mapping[str, Evaluation]]
 ) -> list[Table]:
@@ -226,12 +197,9 @@ def example_tables(
 
 def _table(name: str, of_tasks: Mapping[str, OfTask], protocols: Mapping[str, str]) -> Table:
     first, *others = protocols
-    unit = f"examples ({RESAMPLES:,} draws, the same for all models)"
-    if name == "clustering":
-        unit = "trials, which are not paired (Welch)"
     caption = (
-        f"In brackets the {100 * LEVEL:.0f}% interval over the {unit}; ~: it holds 0. Other training seeds "
-        "are not in it."
+        f"In brackets the {100 * LEVEL:.0f}% interval over the examples ({RESAMPLES:,} draws, the same for "
+        "all models); ~: it holds 0. Other training seeds are not in it."
     )
     columns = [first, *(column for model in others for column in (model, f"{model} less {first}"))]
     table = Table(f"examples-{name}", f"{name}: differences to {first}", caption, columns, [])

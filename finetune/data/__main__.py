@@ -1,12 +1,12 @@
 """Check and complete the folder of evaluation data: `--eval-data DIR`, or the environment's CLEAR_DATA.
 
-    clearly benchmarks check DIR                               which sets are there and complete
+    clearly benchmarks check DIR                               which sets are there
     clearly benchmarks fetch GLUE/RTE DIR [--source FOLDER]    get one from the hub, or a copy of it
 
     SentEval/   SentEval's data/downstream (STS, SICK, MR, CR, SUBJ, MPQA, SST, TREC, MRPC, SNLI) and probing/
     GLUE/       one folder a task, the official tsv files
     clustering/ VaSCL's csv files (text,label)
-    intents/    SNIPS, ATIS, HWU64 (seq.in, label), BANKING77 (csv), CLINC150 (json)
+    intents/    SNIPS, HWU64 (seq.in, label), BANKING77 (csv), CLINC150 (json)
     ANLI/       R1, R2, R3 (jsonl)
     NLI/        SNLI and MultiNLI (jsonl)
     zh/STS-B/   cnsd-sts-{train,dev,test}.txt
@@ -25,7 +25,7 @@ from pretrain.common.files import require_writable
 
 
 def check(eval_data: EvalData = "", *, sets: str = "") -> int:
-    """Print for every set whether it is complete, incomplete, missing or damaged, and where to get it.
+    """Print for every set whether its files are there, and where to get those that are not.
 
     The exit status is 0 when all are complete, 1 otherwise.
 
@@ -36,11 +36,9 @@ def check(eval_data: EvalData = "", *, sets: str = "") -> int:
     from finetune.data import catalogue
 
     root, chosen = data_root(eval_data), catalogue.choose(sets)
-    width, states = max(len(one.name) for one in chosen), []
+    width, states = max(len(one.name) for one in chosen), [catalogue.check(one, root)[0] for one in chosen]
     for one in chosen:
-        status = catalogue.check(one, root)
-        states.append(status.state)
-        print(catalogue.report(status, root, width), flush=True)
+        print(catalogue.report(one, root, width))
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
     return 0 if set(states) == {"complete"} else 1
 
@@ -64,7 +62,7 @@ def fetch(name: str, eval_data: EvalData, *, source: str = "", replace: bool = F
         raise UserError(f"{name!r} is {len(chosen)} sets; fetch them one by one: {names}")
     for line in hub.fetch(chosen[0].name, root, source, replace):
         print(line, file=sys.stderr)
-    print(catalogue.report(catalogue.check(chosen[0], root), root, len(chosen[0].name)))
+    print(catalogue.report(chosen[0], root, len(chosen[0].name)))
     return 0
 
 

@@ -1,11 +1,5 @@
-"""Every data set that an evaluation declares, and what a data folder holds of them.
+"""Every data set that an evaluation declares, and which of its files a data folder holds."""
 
-Rows are counted by the evaluations' own readers (STS pairs without a gold score do not count, nor do QQP's
-torn rows; a csv text may hold line ends; an unknown label is damage), so that "complete" means comparable
-with published figures.
-"""
-
-from dataclasses import dataclass
 from pathlib import Path
 
 from finetune import anli, clustering, nli_distance, zh_sts
@@ -16,7 +10,6 @@ from finetune.tuning import tasks as glue
 from pretrain.benchmarks import sts_tasks as sts
 from pretrain.benchmarks.files import known_name, locate
 from pretrain.benchmarks.sets import DataSet
-from pretrain.common.errors import UserError
 
 CATALOGUE: tuple[DataSet, ...] = tuple(
     one
@@ -26,37 +19,11 @@ CATALOGUE: tuple[DataSet, ...] = tuple(
 GROUPS = tuple(dict.fromkeys(one.group for one in CATALOGUE))
 
 
-@dataclass(frozen=True)
-class Status:
-    """What is there of a set."""
-
-    data_set: DataSet
-    state: str
-    """complete, incomplete, missing or damaged."""
-    details: tuple[str, ...]
-    """What lacks, split by split; empty when complete."""
-
-
-def check(data_set: DataSet, root: Path) -> Status:
-    """Count a set's rows below the data folder `root`."""
-    details, counted, damaged = [], 0, False
-    for name, part in data_set.parts.items():
-        absent = [file for file in part.files if not locate(root, file).is_file()]
-        if absent:
-            others = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-            details.append(f"{name}: {absent[0]}{others} missing")
-            continue
-        counted += 1
-        try:
-            rows = part.count(root)
-        except UserError as error:
-            details.append(f"{name}: {error}")
-            damaged = True
-            continue
-        if rows != part.rows:
-            details.append(f"{name}: {rows:,} rows, {part.rows:,} as published")
-    state = "damaged" if damaged else "missing" if not counted else "incomplete" if details else "complete"
-    return Status(data_set, state, tuple(details))
+def check(data_set: DataSet, root: Path) -> tuple[str, list[str]]:
+    """Return what is there of a set below `root`, "complete", "incomplete" or "missing", and what is not."""
+    absent = [file for file in data_set.files if not locate(root, file).is_file()]
+    state = "complete" if not absent else "missing" if len(absent) == len(data_set.files) else "incomplete"
+    return state, absent
 
 
 def choose(names: str) -> list[DataSet]:
@@ -70,14 +37,15 @@ def choose(names: str) -> list[DataSet]:
     return list({one.name: one for one in chosen or CATALOGUE}.values())
 
 
-def report(status: Status, root: Path, width: int) -> str:
-    """Return a line on a set; below it what lacks, and where to get it."""
-    one = status.data_set
-    rows = sum(part.rows for part in one.parts.values())
-    complete = status.state == "complete"
-    lines = [f"{one.name:{width}}  {status.state}" + f", {rows:,} rows" * complete]
-    lines += [f"{'':{width}}    {detail}" for detail in status.details]
-    if not complete:
+def report(one: DataSet, root: Path, width: int) -> str:
+    """Return a line on a set; below it the files that lack, and where to get them."""
+    state, absent = check(one, root)
+    lines = [f"{one.name:{width}}  {state}"]
+    if absent:
+        others = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         fetch = f"clearly benchmarks fetch {one.name} {root}, or " if one.name in HUB else ""
-        lines.append(f"{'':{width}}    get it: {fetch}{one.origin}")
+        lines += [
+            f"{'':{width}}    {absent[0]}{others} missing",
+            f"{'':{width}}    get it: {fetch}{one.origin}",
+        ]
     return "\n".join(lines)

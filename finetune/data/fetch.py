@@ -51,8 +51,6 @@ class HubSet:
     """Label columns and the words for 0, 1, ...; a column that carries its own words keeps them."""
     configuration: str | None = None
     data_files: str | None = None
-    needs_label: bool = False
-    """Whether rows without a label are left out."""
 
 
 def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> list[str]:
@@ -66,9 +64,8 @@ def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> lis
         there = (root / file.path for file in files if file not in wanted)
         messages += [f"{path} is there already; --replace writes it anew" for path in there]
         rows = _load(hub_set, split, source or hub_set.source) if wanted else []
-        kept = [row for row in rows if not hub_set.needs_label or row["label"] is not None]
         for file in wanted:
-            lines = [file.line(number, row) for number, row in enumerate(kept)]
+            lines = [file.line(number, row) for number, row in enumerate(rows)]
             text = "".join(f"{line}\n" for line in [*filter(None, [file.header]), *lines])
             make_folder((root / file.path).parent)
             replace_durably(root / file.path, text.encode())
@@ -123,45 +120,6 @@ def _word(value: Any, names: tuple[str, ...]) -> str | None:
 
 
 # -- writing -----------------------------------------------------------
-
-_TREEBANK = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r'^"', "`` "),
-        (r'([ (\[{<])"', r"\1 `` "),
-        (r"\.\.\.", " ... "),
-        (r"[,;:@#$%&]", r" \g<0> "),
-        (r"([^.])([.])([\])}>\"']*) *$", r"\1 \2\3 "),
-        (r"[?!]", r" \g<0> "),
-        (r"[\]\[(){}<>]", r" \g<0> "),
-        (r"--", " -- "),
-        (r"$", " "),
-        (r"^", " "),
-        (r'"', " '' "),
-        (r"([^'])' ", r"\1 ' "),
-        (r"'([sSmMdD]) ", r" '\1 "),
-        *((f"{end} ", f" {end} ") for end in ("'ll", "'re", "'ve", "n't", "'LL", "'RE", "'VE", "N'T")),
-        (r" ([Cc])annot ", r" \1an not "),
-        (r" ([Dd])'ye ", r" \1' ye "),
-        (r" ([Gg])imme ", r" \1im me "),
-        (r" ([Gg])onna ", r" \1on na "),
-        (r" ([Gg])otta ", r" \1ot ta "),
-        (r" ([Ll])emme ", r" \1em me "),
-        (r" ([Mm])ore'n ", r" \1ore 'n "),
-        (r" '([Tt])is ", r" '\1 is "),
-        (r" '([Tt])was ", r" '\1 was "),
-        (r" ([Ww])anna ", r" \1an na "),
-        (r"  *", " "),
-        (r"^ *", ""),
-    )
-]
-
-
-def treebank(text: str) -> str:
-    """Tokenise a line as SentEval's tokenizer.sed does (Penn Treebank, 1995), by its rules in their order."""
-    for pattern, replacement in _TREEBANK:
-        text = pattern.sub(replacement, text)
-    return text
 
 
 def _cell(value: Any) -> str:
@@ -221,15 +179,6 @@ def _anli(number: int, part: str) -> File:
     )
 
 
-def _snli(part: str) -> tuple[File, ...]:
-    """Return the files of SNLI as SentEval's script writes them: UTF-8, which SentEval reads as latin-1."""
-    return (
-        File(f"SentEval/SNLI/s1.{part}", lambda _, row: treebank(_cell(row["premise"]))),
-        File(f"SentEval/SNLI/s2.{part}", lambda _, row: treebank(_cell(row["hypothesis"]))),
-        File(f"SentEval/SNLI/labels.{part}", lambda _, row: row["label"]),
-    )
-
-
 def _chinese(part: str) -> File:
     def line(number: int, row: Row) -> str:
         first, second = _cell(row["sentence1"]), _cell(row["sentence2"])
@@ -245,13 +194,6 @@ _NLI = ("premise", "hypothesis", "label")
 _TRIPLET = ("sent0", "sent1", "hard_neg")
 
 HUB: dict[str, HubSet] = {
-    "SentEval/SNLI": HubSet(
-        "stanfordnlp/snli",
-        {split: _snli(part) for split, part in _TRAIN_DEV_TEST.items()},
-        _NLI,
-        _LABELS,
-        needs_label=True,
-    ),
     **{f"GLUE/{name}": _glue(task) for name, task in TASKS.items()},
     "intents/BANKING77": HubSet(
         "mteb/banking77",

@@ -23,12 +23,12 @@ from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_fu
 from finetune.evaluate.results import EvaluationRecord
 from finetune.evaluate.running import SECONDS_TO_END, ProcessResult, run_units
 from finetune.evaluate.suites import (
+    MTEB,
     NOT_THERE,
     EvaluationJob,
     reasons_to_skip,
     skipped_lines,
     suite_named,
-    with_own_sets,
     with_tasks,
 )
 from finetune.flags import Model
@@ -63,8 +63,7 @@ def main(
         suite: quick, sts, senteval, clustering, intents, nanobeir, cola_probe, nli_distance, zh_sts,
             geometry, glue, anli, mteb-eng, or all (of them but quick and zh_sts, which is Chinese).
         budget: time to keep to, as 90s, 10m or 1h30m: units are done in the suite's order; what still runs
-            when it is over is ended, and taken up again next time, after the others. Without it, all are
-            done.
+            when it is over is ended, and taken up again next time. Without it, all are done.
         jobs: units at a time, each in a process with its share of the cores, or with a GPU of its own.
         vectors: folder in which sentence vectors are kept, or none; without it, CLEAR_VECTORS or
             ~/.cache/clearly/vectors. It may be removed at any time.
@@ -73,10 +72,9 @@ def main(
     """
     # as a command from its very start: what it imports takes seconds of the budget
     started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
-    units, deadline = suite_named(suite), started + seconds_of(budget)
-    precision = flags.precision
-    root = data_root(flags.eval_data) if any(unit.command.files for unit in units) else Path.cwd()
-    units = with_tasks(with_own_sets(units, root), flags.tasks, suite)
+    deadline, precision = started + seconds_of(budget), flags.precision
+    root = Path.cwd() if suite.lower() == MTEB else data_root(flags.eval_data)  # its data are the hub's
+    units = with_tasks(suite_named(suite, root), flags.tasks, suite)
     vectors_folder = _vectors_folder(vectors)
     source, pooled = _resolve(model, flags.pooling, precision)
     folder = folder_for(source, flags.out)
@@ -91,8 +89,6 @@ def main(
         raise UserError(f"nothing of this suite can be done: {reason}{hint}")
     for line in (*skipped_lines(skip_reasons), *(f"done before: {unit.name}" for unit in done_units)):
         print(line)
-    ended_before = record.ended
-    pending.sort(key=lambda unit: unit.name in ended_before)  # lest they take all the time each time
     if budget and pending:
         print(f"what still runs after {budget} is ended, within {SECONDS_TO_END:.0f} s")
 
@@ -110,13 +106,15 @@ def main(
     started_units: list[EvaluationJob] = []
     failed_units: list[EvaluationJob] = []
     stopped_units: list[EvaluationJob] = []
-    for unit, outcome in run_units(pending, words_of, folder / "eval", environment, jobs, deadline, shutdown):
-        if outcome is None:
-            started_units.append(unit)
-            print(f"[{len(started_units)}/{len(pending)}] {unit.name}", flush=True)
-        elif outcome.at_deadline:
+
+    def begun(unit: EvaluationJob) -> None:
+        started_units.append(unit)
+        print(f"[{len(started_units)}/{len(pending)}] {unit.name}", flush=True)
+
+    logs = folder / "eval"
+    for unit, outcome in run_units(pending, words_of, logs, environment, jobs, deadline, shutdown, begun):
+        if outcome.at_deadline:
             stopped_units.append(unit)
-            record.add_ended(unit, outcome.seconds)
             print(f"  {unit.name}: ended at the budget after {format_seconds(outcome.seconds)}", flush=True)
         elif not (outcome.code and shutdown.requested()) and not _is_kept(unit, outcome, record, root):
             failed_units.append(unit)

@@ -25,18 +25,9 @@ class EvaluationRecord:
 
     @property
     def units(self) -> dict[str, dict[str, Any]]:
-        """What is noted of the units that are done."""
-        return self._read("units")
-
-    @property
-    def ended(self) -> dict[str, float]:
-        """Unit -> the seconds after which a budget ended it last; it is not done."""
-        return self._read("ended")
-
-    def _read(self, part: str) -> dict[str, Any]:
-        """Return a part of the file; a damaged file has nothing in it."""
+        """What is noted of the units that are done; a damaged file has nothing in it."""
         try:
-            return dict(json.loads((self.folder / FILE).read_text("utf-8"))[part])
+            return dict(json.loads((self.folder / FILE).read_text("utf-8"))["units"])
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
@@ -71,18 +62,9 @@ class EvaluationRecord:
             for name in unit.expected
         }
         entry = {"of": self._of(unit, root), "seconds": round(seconds, 1), "tasks": figures}
-        self._write({unit.name: entry}, {unit.name: None})
-
-    def add_ended(self, unit: EvaluationJob, seconds: float) -> None:
-        """Note that a budget has ended a unit after `seconds`."""
-        self._write({}, {unit.name: round(seconds, 1)})
-
-    def _write(self, units: Mapping[str, dict[str, Any]], ended: Mapping[str, float | None]) -> None:
-        """Write what is new beside what other processes have written; None takes a unit out."""
         with folder_lock(self.folder, wait=60.0, part=FILE):
-            left = {name: after for name, after in {**self.ended, **ended}.items() if after is not None}
-            content = {"identity": self.identity, **self.settings, "units": {**self.units, **units}}
-            replace_durably(self.folder / FILE, to_json({**content, "ended": left}))
+            content = {"identity": self.identity, **self.settings, "units": {**self.units, unit.name: entry}}
+            replace_durably(self.folder / FILE, to_json(content))
 
     def _of(self, unit: EvaluationJob, root: Path) -> dict[str, Any]:
         """Return all that a unit's figures depend on, as JSON gives it back."""

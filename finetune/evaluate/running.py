@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -40,43 +40,38 @@ def run_units(
     jobs: int,
     deadline: float,
     shutdown: Shutdown,
-) -> Iterator[tuple[EvaluationJob, ProcessResult | None]]:
-    """Run units in order, `jobs` at a time; yield each at its start, with None, and at its end.
+    begun: Callable[[EvaluationJob], None],
+) -> Iterator[tuple[EvaluationJob, ProcessResult]]:
+    """Run units in order, `jobs` at a time; call `begun` at the start of each, and yield it at its end.
 
     Each has a GPU of its own, or its share of the cores. After a request to stop nothing is started, and what
     runs gets the signal and is waited for; so it does at the deadline, with SECONDS_TO_END to save.
     """
     make_folder(logs)
     gpus, slots = _gpus(), SimpleQueue[int]()
-    events = SimpleQueue[tuple[EvaluationJob, ProcessResult | None] | None]()
     for slot in range(jobs):
         slots.put(slot)
 
-    def work(unit: EvaluationJob) -> None:
+    def work(unit: EvaluationJob) -> ProcessResult | None:
         slot = slots.get()
         try:
-            if not shutdown.requested() and time.monotonic() < deadline:
-                own = environment | _share(jobs, slot, gpus)
-                log = logs / f"{unit.name.replace(' ', '-').replace(',', '-')}.txt"
-                events.put((unit, None))
-                events.put((unit, _run(unit, words_of(unit), log, own, deadline, shutdown)))
+            if shutdown.requested() or time.monotonic() >= deadline:
+                return None
+            begun(unit)
+            own = environment | _share(jobs, slot, gpus)
+            log = logs / f"{unit.name.replace(' ', '-').replace(',', '-')}.txt"
+            return _run(unit, words_of(unit), log, own, deadline, shutdown)
         finally:
             slots.put(slot)
-            events.put(None)
 
     with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(work, unit) for unit in units]
-        left = len(units)
+        futures = {pool.submit(work, unit): unit for unit in units}
         try:
-            while left:
-                if (event := events.get()) is None:
-                    left -= 1
-                else:
-                    yield event
+            for future in as_completed(futures):
+                if (outcome := future.result()) is not None:
+                    yield futures[future], outcome
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    for future in futures:
-        future.result()  # raises what kept a process from being started
 
 
 def _run(

@@ -24,7 +24,7 @@ _GEOMETRY = {  # measure: its figures, of which another text or augmentation has
     "neighbourhood": ("neighbourhood/stackoverflow",),
     "nli": ("nli",),
     "isomorphism": ("isomorphism/NLI A-E", "isomorphism/NLI A-C", "isomorphism/NLI E-C"),
-    "augmentation": ("augmentation/reorder", "projection"),
+    "augmentation": ("augmentation/reorder",),
 }
 NOT_THERE = " is not there"
 _hub_fault = cache(hub_fault)
@@ -133,7 +133,7 @@ SUITES: dict[str, tuple[EvaluationJob, ...]] = {
     "sts": (STS,),
     "senteval": (STS, *_units("senteval", ("TREC", "MRPC", "CR", "MPQA", "MR", "SUBJ", "SST2"))),
     "clustering": _units("clustering", clustering.SIX),
-    "intents": _units("intents", intents.FOUR),
+    "intents": _units("intents", tuple(intents.SETS)),
     "nanobeir": _units("nanobeir", nanobeir.THIRTEEN),
     "cola_probe": _units("cola_probe", ("CoLA",)),
     "nli_distance": _units("nli_distance", ("SNLI", "MNLI", "ANLI", "triplets")),
@@ -150,23 +150,20 @@ SUITES["all"] = tuple(
 """English: figures of Chinese say nothing of a model whose tokenizer does not know it."""
 
 
-def suite_named(name: str) -> tuple[EvaluationJob, ...]:
-    """Return the units of a suite; `all` has MTEB's where its library is installed."""
+def suite_named(name: str, root: Path) -> tuple[EvaluationJob, ...]:
+    """Return the units of a suite, behind NanoBEIR's thirteen one for each other set beside these.
+
+    `all` has MTEB's where its library is installed.
+    """
     suite = known_name(name, (*SUITES, MTEB), "suite")
-    units = SUITES.get(suite, ())
-    if suite != MTEB and not (suite == "all" and find_spec("mteb")):
-        return units
-    shortest_first = sorted(mteb_english.choose(()), key=mteb_english.characters)
-    return (*units, *_units("mteb_english", [task.metadata.name for task in shortest_first]))
-
-
-def with_own_sets(units: Sequence[EvaluationJob], root: Path) -> tuple[EvaluationJob, ...]:
-    """Return units and, behind those of NanoBEIR's thirteen, one for each other set beside these."""
+    units = list(SUITES.get(suite, ()))
     ends = [number for number, unit in enumerate(units, 1) if unit.evaluation == "nanobeir"]
-    if not ends or not (root / nanobeir.FOLDER).is_dir():
-        return tuple(units)
-    own = _units("nanobeir", [name for name in nanobeir.available(root) if name not in nanobeir.THIRTEEN])
-    return (*units[: ends[-1]], *own, *units[ends[-1] :])
+    if ends and (root / nanobeir.FOLDER).is_dir():
+        own = [name for name in nanobeir.available(root) if name not in nanobeir.THIRTEEN]
+        units[ends[-1] : ends[-1]] = _units("nanobeir", own)
+    if suite == MTEB or (suite == "all" and find_spec("mteb")):
+        units += _units("mteb_english", [task.metadata.name for task in mteb_english.choose(())])
+    return tuple(units)
 
 
 def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:

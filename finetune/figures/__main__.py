@@ -1,13 +1,12 @@
 """Draw figures from the table of a sweep, the papers' among them: `clearly figures FOLDER`.
 
-`clearly sweep` runs it for files that have `figures:`. Each goes to FOLDER/figures/NAME.png, those with
-numbers of their own to NAME.md beside it. A figure whose rows have not been evaluated is not drawn.
+`clearly sweep` runs it for files that have `figures:`. Each goes to FOLDER/figures/NAME.png. A figure whose
+rows have not been evaluated is not drawn.
 
     lines         a column by what a row is `at`, a line a system (VaSCL, figures 3 and 4; SDA, figure 5)
     dots          a column by row, two kinds of rows in two colours (AugCSE, figure 6)
     correlations  Pearson's, between columns, over rows (AugCSE, figure 7)
     nli           distances of premises to entailed and contradicting hypotheses (VaSCL, figure 2b)
-    cases         pairs with a negation: their ranks, and the weight of every word (SDA, figure 4)
     differences   every row less the baseline, with its interval
 """
 
@@ -15,13 +14,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from finetune.flags import EvalData
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 
 
-def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> None:
+def draw(folder: Path, *, only: cli.Names = ()) -> None:
     """Draw the figures of a sweep that has been tabulated.
 
     Args:
@@ -43,17 +41,14 @@ def draw(folder: Path, *, only: cli.Names = (), eval_data: EvalData = "") -> Non
     for name in only or figures:
         try:
             figure = figures[name]
-            drawn = DRAWERS[figure["kind"]](content, figure | {"data": eval_data})
+            picture = DRAWERS[figure["kind"]](content, figure)
         except NotThere as reason:
             print(f"{name} is not drawn: {reason}")
             continue
-        picture, text = drawn if isinstance(drawn, tuple) else (drawn, "")
         if figure["title"]:
             picture.suptitle(figure["title"])
-        for file, data in ((f"{name}.png", to_png(picture)), (f"{name}.md", text.encode())):
-            if data:
-                replace_durably(place / file, data)
-                print(f"drawn: {place / file}")
+        replace_durably(place / f"{name}.png", to_png(picture))
+        print(f"drawn: {place / name}.png")
 
 
 if __name__ == "__main__":

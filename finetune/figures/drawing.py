@@ -11,19 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-COLOURS = (
-    "#4e79a7",
-    "#f28e2b",
-    "#59a14f",
-    "#e15759",
-    "#b07aa1",
-    "#76b7b2",
-    "#9c755f",
-    "#ff9da7",
-    "#8cd17d",
-    "#d4a6c8",
-)
-"""Tableau's, without the yellow: all are legible on white and on near-black."""
+COLOURS = tuple(mpl.colors.to_hex(one) for one in mpl.colormaps["tab10"](np.r_[:7, 8:10]))
 GREY = "#9aa4ad"
 """Of what cannot be told from the baseline."""
 INK = "#010203"
@@ -143,15 +131,15 @@ def density(content: Mapping[str, Sequence[float]], label: str, of_line: str, st
     return Line(label, (edges[1:] + edges[:-1]) / 2, content["density"], of_line, style, marker="")
 
 
-def add_legend(figure: Figure, **settings: Any) -> None:
+def add_legend(figure: Figure) -> None:
     """Name below the panels what is labelled in any of them, unless that is one thing alone."""
     labelled: dict = {}
     for axis in figure.axes:
         handles, labels = axis.get_legend_handles_labels()
         labelled |= dict(zip(labels, handles))
     if len(labelled) > 1:
-        settings = {"loc": "outside lower center", "ncols": min(3, max(2, len(figure.axes)))} | settings
-        figure.legend(labelled.values(), labelled.keys(), **settings)
+        columns = min(3, max(2, len(figure.axes)))
+        figure.legend(labelled.values(), labelled.keys(), loc="outside lower center", ncols=columns)
 
 
 def histogram(values: np.ndarray, bins: int = 60, highest: float | None = None) -> dict[str, list[float]]:

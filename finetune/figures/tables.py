@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from finetune.figures.cases import cases
 from finetune.figures.drawing import (
     COLOURS,
     GREY,
@@ -128,8 +127,8 @@ def differences(content: Content, figure: dict[str, Any]) -> Figure:
     return draw_dots(panels, [row["name"] for row in rows], {}, f"less {content['baseline']}", zero=True)
 
 
-def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]:
-    """Draw and tabulate Pearson's correlations of columns over `by`, or the rows; in grey, ~: p >= 0.05."""
+def correlations(content: Content, figure: dict[str, Any]) -> Figure:
+    """Draw Pearson's correlations of columns over `by`, or the rows; in grey: p >= 0.05."""
     by, split = figure["by"], figure["split"]
     table: dict[str, dict[str, float]] = {}
     for row in rows_with(content, *filter(None, (by, split))):
@@ -147,29 +146,20 @@ def correlations(content: Content, figure: dict[str, Any]) -> tuple[Figure, str]
     }
     if len(table) < 3 or len(complete) < 2:
         raise NotThere("correlations need three rows and two columns whose figures are complete")
-    names, found = list(complete), {}
-    for one in names:
-        for other in names:
-            result = stats.pearsonr(complete[one], complete[other])
-            found[one, other] = (float(result.statistic), float(result.pvalue))
+    names = list(complete)
     size = 1.6 + 0.42 * len(names)
     drawn, (axis,) = new_panels(1)
     drawn.set_size_inches(size + 1, size)
-    matrix = np.array([[found[one, other][0] for other in names] for one in names])
-    axis.imshow(matrix, cmap="RdBu", vmin=-1, vmax=1)
+    axis.imshow(np.corrcoef([*complete.values()]), cmap="RdBu", vmin=-1, vmax=1)
     for down, one in enumerate(names):
         for across, other in enumerate(names):
-            r, p = found[one, other]
+            r, p = stats.pearsonr(complete[one], complete[other])
             colour = "white" if abs(r) > 0.7 else (GREY if p >= TOLD else "black")
             axis.text(across, down, f"{r:.2f}", ha="center", va="center", fontsize=6, color=colour)
     axis.set_xticks(range(len(names)), names, rotation=90)
     axis.set_yticks(range(len(names)), names)
-    heading = [f"Pearson's correlations over {len(table)} rows; ~: p of at least {TOLD}", ""]
-    text = [*heading, "| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    for one in names:
-        cells = [("~ " if p >= TOLD else "") + f"{r:.2f}" for r, p in (found[one, other] for other in names)]
-        text.append("| " + " | ".join([one, *cells]) + " |")
-    return drawn, "\n".join(text) + "\n"
+    axis.set_title(f"Pearson's correlations over {len(table)} rows; grey: p of at least {TOLD}", fontsize=8)
+    return drawn
 
 
 def nli(content: Content, figure: dict[str, Any]) -> Figure:
@@ -185,12 +175,11 @@ def nli(content: Content, figure: dict[str, Any]) -> Figure:
     return nli_distances(models)
 
 
-DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure | tuple[Figure, str]]] = {
+DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure]] = {
     "lines": lines,
     "dots": dots,
     "nli": nli,
     "differences": differences,
     "correlations": correlations,
-    "cases": cases,
 }
-"""Kind of a figure -> what draws it from a table's content, some with a table in Markdown."""
+"""Kind of a figure -> what draws it from a table's content."""

@@ -5,7 +5,7 @@
     nli           premise-entailment against premise-contradiction distances (VaSCL, figure 2b)
     isomorphism   of premises, entailed and contradicting hypotheses (AugCSE, table 15)
     augmentation  per augmentation: rate of change, similarity, overlap of words, pseudo-perplexity,
-                  isomorphism (AugCSE, appendix A.13 and A.14); samples to read; PCA and t-SNE
+                  isomorphism (AugCSE, appendix A.13 and A.14)
 
 Numbers go to RUN/report/geometry-POOLING.json (results/NAME/ for models that are no run), figures into the
 folder geometry-POOLING/ beside it. `clearly report` draws several models into one figure.

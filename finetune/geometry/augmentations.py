@@ -8,7 +8,7 @@ other gets them as text. Augmentations of text need the sentences' parses.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,7 +50,6 @@ LOGIT_TOKENS = 4096
 """Tokens of one pass that makes logits: 15% of them by a vocabulary of 50,000 are 120 MB."""
 LONGEST = 1 << 20
 """Tokens of a text for a model that says no limit."""
-SAMPLES = 5
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff"
 _WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[-'’][^\W{_HAN}]+)*")
 
@@ -255,34 +254,6 @@ def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, flo
         new = pseudo_perplexity(sentences.masked_losses(view.rows.take(which)))
         figures |= {"perplexity_original": old, "perplexity_view": new, "perplexity_change": new - old}
     return figures
-
-
-def views(
-    sentences: AugmentedSentences, specifications: Sequence[str], required: bool
-) -> Iterator[AugmentedView]:
-    """Yield all views; one that cannot be had here is an error if `required`, else a note."""
-    for specification in specifications:
-        try:
-            yield sentences.view(specification)
-        except AugmentationError as error:
-            parse(specification)  # a wrong one is an error in any case
-            if required:
-                raise
-            sentences.notes.append(f"without {specification}: {error}")
-
-
-def samples(sentences: AugmentedSentences, made: Sequence[AugmentedView]) -> str:
-    """Return the first sentences that each augmentation changes, before and after, as Markdown."""
-    parts = []
-    for view in made:
-        chosen = np.flatnonzero(view.changed)[:SAMPLES].tolist()
-        pairs = [(sentences.sentences[n], sentences.text_of(view, n)) for n in chosen]
-        lines = "\n\n".join(f"- {before}\n+ {after}" for before, after in pairs)
-        steps = parse(view.name).augmentations
-        meaning = ", ".join(dict.fromkeys(step.entry.meaning for step in steps))
-        share = 100 * view.changed.mean()
-        parts.append(f"## `{view.name}`\n\n{meaning}; {share:.1f}% changed\n\n```diff\n{lines}\n```\n")
-    return "\n".join(parts)
 
 
 def _own_tokenizer(model: EmbeddingModel) -> Any:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from statistics import harmonic_mean
 
 import numpy as np
-import torch
 from scipy.cluster.hierarchy import linkage
 from scipy.special import logsumexp
 
@@ -124,22 +123,14 @@ def gromov_hausdorff(first: np.ndarray, second: np.ndarray, as_coded: bool = Fal
 
 def neighbourhood(vectors: np.ndarray, labels: Sequence, top: Sequence[int]) -> dict[str, list]:
     """Return VaSCL's figure 2a by 1 - cosine: mean purity of and distance to the K nearest."""
-    widest = top[-1]
-    assert top[0] > 0 and widest < len(vectors)
+    from sklearn.neighbors import NearestNeighbors
+
     _, classes = np.unique(np.asarray(labels), return_inverse=True)
-    classes = torch.from_numpy(classes)
-    points = torch.from_numpy(unit(vectors).astype(np.float32))
-    same, far = torch.zeros(widest, dtype=torch.float64), torch.zeros(widest, dtype=torch.float64)
-    for rows in _tiles(len(points), 4 * (2 * len(points) + 2 * widest * points.shape[1])):
-        closeness = points[rows] @ points.T
-        own = torch.arange(rows.start, rows.stop)
-        closeness[torch.arange(len(own)), own] = -torch.inf
-        found = closeness.topk(widest, dim=1).indices
-        same += (classes[found] == classes[own][:, None]).sum(0)
-        # anew from differences: 1 - cosine has lost the digits of a short distance
-        far += (points[found] - points[own][:, None]).square().sum(2).double().sum(0) / 2
-    counts = torch.arange(1, widest + 1) * len(points)
-    purity, mean = same.cumsum(0) / counts, far.cumsum(0) / counts
+    index = NearestNeighbors(n_neighbors=top[-1], algorithm="brute").fit(unit(vectors))
+    distances, found = index.kneighbors()  # of a point itself none
+    counts = np.arange(1, top[-1] + 1) * len(found)
+    purity = (classes[found] == classes[:, None]).sum(0).cumsum() / counts
+    mean = (np.square(distances) / 2).sum(0).cumsum() / counts
     at = [k - 1 for k in top]
     return {"top": list(top), "purity": purity[at].tolist(), "distance": mean[at].tolist()}
 

@@ -14,7 +14,7 @@ class GeometryOptions(BaseModel, frozen=True):
     neighbours: cli.Names = Field(
         ("stackoverflow",),
         description="sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, "
-        "HWU64, ATIS of intents/. VaSCL's figure is of stackoverflow alone",
+        "HWU64 of intents/. VaSCL's figure is of stackoverflow alone",
     )
     text_file: str = Field(
         "", description="sentences to augment, one a line (.gz too); default: those of STS-B"
@@ -40,7 +40,7 @@ class GeometryOptions(BaseModel, frozen=True):
         "",
         description="written behind the results' name, so that another set of measures stays beside this one",
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="of augmentations, maskings, samples and t-SNE")
+    seed: int = Field(0, ge=0, lt=2**31, description="of augmentations, maskings and samples")
 
     @property
     def augmentations(self) -> list[str]:

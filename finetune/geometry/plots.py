@@ -4,7 +4,6 @@ alignment_uniformity   SimCSE (Gao et al. 2021), figure 3
 neighbourhood_*        VaSCL (Zhang et al. 2022), figure 2a
 nli_distances          VaSCL, figure 2b
 augmentation_*         AugCSE (Tang et al. 2022), figure 6's columns; VaSCL, figure 4b
-pca, tsne              AugCSE, figures 2 and 4: coloured by augmentation
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,10 @@ from finetune.figures.drawing import (
     GREY,
     Dot,
     Line,
-    add_legend,
     colour,
     density,
     draw_dots,
     draw_lines,
-    new_panels,
 )
 from finetune.results import Evaluation, TaskResult
 
@@ -62,11 +59,6 @@ def all_figures(models: Named) -> dict[str, Figure]:
     for measure in AUGMENTATION_MEASURES:
         if drawn := augmentations(models, measure):
             figures[f"augmentation_{measure}"] = drawn
-    for number, (label, result) in enumerate(models):
-        if "projection" in result.tasks:
-            for method in ("pca", "tsne"):
-                name = method if len(models) == 1 else f"{method}_{number + 1}"
-                figures[name] = projection(label, result.tasks["projection"].details, method)
     return figures
 
 
@@ -108,23 +100,6 @@ def augmentations(models: Named, measure: str) -> Figure | None:
     ]
     legend = {label: colour(number) for number, (label, _) in enumerate(models)}
     return draw_dots({AUGMENTATION_MEASURES[measure]: dots}, names, legend) if names else None
-
-
-def projection(label: str, details: Mapping[str, Any], method: str) -> Figure:
-    """Draw "pca" or "tsne" of a sample of originals and their views, coloured by augmentation."""
-    figure, (axis,) = new_panels(1, 4.2)
-    for number, (name, cloud) in enumerate(details[method].items()):
-        x, y = zip(*cloud, strict=True)
-        of_name = GREY if name == "original" else colour(number - 1)
-        axis.scatter(x, y, s=5, color=of_name, alpha=0.75, linewidths=0, label=name, rasterized=True)
-    if method == "pca":
-        shares = details["pca_variance"]
-        axis.set(xlabel=f"{100 * shares[0]:.0f}% of the variance", ylabel=f"{100 * shares[1]:.0f}%")
-    else:
-        axis.set(xticks=[], yticks=[])
-    axis.set_title(f"{'PCA' if method == 'pca' else 't-SNE'}: {label}")
-    add_legend(figure, ncols=3, markerscale=2.5)
-    return figure
 
 
 def _with(models: Named, task: str) -> list[tuple[str, TaskResult]]:

@@ -9,23 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from augment.spec.grammar import needs_text
+from augment.core.errors import AugmentationError
+from augment.spec.grammar import needs_text, parse
 from augment.text.parsing import find_parser, parse_texts
 from finetune import nli_distance
 from finetune.encoders.models import EmbeddingModel
 from finetune.figures.drawing import histogram, to_png
 from finetune.geometry import measures, plots
-from finetune.geometry.augmentations import (
-    AugmentedSentences,
-    AugmentedView,
-    compare,
-    default_specifications,
-    samples,
-    views,
-)
+from finetune.geometry.augmentations import AugmentedSentences, compare, default_specifications
 from finetune.geometry.options import GeometryOptions
 from finetune.intents import sets as intents
-from finetune.results import Evaluation, TaskResult
+from finetune.results import Evaluation
 from pretrain.benchmarks.files import csv_columns, data_root, evenly_spaced, find, read_sentences
 from pretrain.benchmarks.sts_tasks import StsFiles
 from pretrain.common.errors import UserError
@@ -36,8 +30,6 @@ TOP = (1, 2, 5, 10, 20, 50, 100)
 NLI_SAMPLE = 20_000
 RATIOS = 3.0
 """The largest ratio of two distances that a histogram of them holds."""
-PLOTTED = 150
-"""Sentences of the scatter plots, each with all its views."""
 ISOTROPY_SOURCES = {
     "average_cosine": "Ethayarajh 2019",
     "effective_rank": "Roy and Vetterli 2007, centred unit vectors",
@@ -60,8 +52,7 @@ def read_inputs(
     inputs, missing = {}, []
     for name in wanted:
         try:
-            read = read_augmentation if name == "augmentation" else MEASURES[name][0]
-            inputs[name] = read(options)
+            inputs[name] = MEASURES[name][0](options)
         except UserError as error:
             if required:
                 raise
@@ -82,10 +73,7 @@ def measure_model(
     make_folder(where)
     for name, data in inputs.items():
         print(f"{model.name}: {name}", file=sys.stderr, flush=True)
-        if name == "augmentation":
-            measure_augmentations(model, data, options, evaluation, where)
-        else:
-            MEASURES[name][1](model, data, evaluation)
+        MEASURES[name][1](model, data, evaluation)
     evaluation.seconds = time.perf_counter() - started
     for name, figure in plots.all_figures([(model.name.rstrip("/").rsplit("/", 1)[-1], evaluation)]).items():
         replace_durably(where / f"{name}.png", to_png(figure))
@@ -169,7 +157,7 @@ def measure_neighbourhoods(
 
 def read_nli(options: GeometryOptions) -> tuple[Triplets, str]:
     """Read (premise, entailed, contradicting), at most `NLI_SAMPLE` of them, and the file's name."""
-    file = nli_distance.triplets_file(options.eval_data)
+    (file,) = nli_distance.find_files("triplets", options.eval_data)
     rows = nli_distance.read_triplets(file)
     if len(rows) > NLI_SAMPLE:
         chosen = np.random.default_rng(options.seed).choice(len(rows), NLI_SAMPLE, replace=False)
@@ -206,7 +194,7 @@ def read_isomorphism(options: GeometryOptions) -> dict[str, tuple[Triplets, str]
     for name in ("NLI", "ANLI"):
         try:
             if name == "NLI":
-                file = nli_distance.triplets_file(options.eval_data)
+                (file,) = nli_distance.find_files("triplets", options.eval_data)
                 triplets, source = nli_distance.read_triplets(file), file.name
             else:
                 found = nli_distance.load(name, options.eval_data)
@@ -236,8 +224,12 @@ def measure_isomorphism(
 # -- augmentations -----------------------------------------------------
 
 
-def read_augmentation(options: GeometryOptions) -> tuple[list[str], str, list | None]:
-    """Return sentences, where they are from, and their parses where an augmentation reads them."""
+Augmentable = tuple[list[str], str, list | None, GeometryOptions]
+"""Sentences, where they are from, their parses where an augmentation reads them, and what is asked."""
+
+
+def read_augmentation(options: GeometryOptions) -> Augmentable:
+    """Read the sentences of `text_file`, or of STS-B, evenly spaced."""
     if options.text_file:
         source = Path(options.text_file).name
         texts = read_sentences(Path(options.text_file), "text-file")
@@ -246,27 +238,26 @@ def read_augmentation(options: GeometryOptions) -> tuple[list[str], str, list | 
         sides = [side for part in read_sts(options) for side in (part.first, part.second)]
         texts = list(dict.fromkeys(text for side in sides for text in side))
     texts = evenly_spaced(texts, options.sentences)
-    if any(needs_text(one) for one in options.augmentations):
-        return texts, source, list(parse_texts(texts, find_parser(options.parser)))
-    return texts, source, None
+    parsed = any(needs_text(one) for one in options.augmentations)
+    return texts, source, list(parse_texts(texts, find_parser(options.parser))) if parsed else None, options
 
 
-def measure_augmentations(
-    model: EmbeddingModel,
-    data: tuple[list[str], str, list | None],
-    options: GeometryOptions,
-    evaluation: Evaluation,
-    where: Path,
-) -> None:
-    """Measure every augmentation, and the projections; write samples."""
-    sentences, source, parses = data
+def measure_augmentations(model: EmbeddingModel, data: Augmentable, evaluation: Evaluation) -> None:
+    """Measure every augmentation; one that cannot be had here is an error if it was named, else a note."""
+    sentences, source, parses, options = data
     augmented = AugmentedSentences(model, sentences, options.seed, parses, synonyms=options.synonyms)
     if augmented.why_no_perplexity:
         evaluation.notes.append(f"no pseudo-perplexity: {augmented.why_no_perplexity}")
-    made = []
-    for view in views(augmented, options.augmentations or default_specifications(), bool(options.aug)):
+    for specification in options.augmentations or default_specifications():
+        try:
+            view = augmented.view(specification)
+        except AugmentationError as error:
+            parse(specification)  # a wrong one is an error in any case
+            if options.aug:
+                raise
+            evaluation.notes.append(f"without {specification}: {error}")
+            continue
         print(f"{model.name}: augmentation {view.name}", file=sys.stderr, flush=True)
-        made.append(view)
         scores, count = compare(augmented, view), int(view.changed.sum())
         if count > measures.AS_CODED_LIMIT:
             over = f"over {measures.AS_CODED_LIMIT:,} of the sentences that change, evenly spaced"
@@ -280,33 +271,6 @@ def measure_augmentations(
     evaluation.notes.append(
         f"augmentations: {len(sentences):,} sentences of {source}; figures over those that change"
     )
-    if made:
-        replace_durably(where / "samples.md", samples(augmented, made).encode())
-        evaluation.tasks["projection"] = project(augmented, made, options.seed)
-
-
-def project(augmented: AugmentedSentences, made: Sequence[AugmentedView], seed: int) -> TaskResult:
-    """Project a sample of originals and views by PCA (headline: its share of the variance, %) and t-SNE."""
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-
-    count = len(augmented.sentences)
-    chosen = np.sort(np.random.default_rng(seed).choice(count, min(PLOTTED, count), replace=False))
-    clouds = {"original": augmented.vectors[chosen]}
-    clouds |= {view.name: view.vectors[chosen[view.changed[chosen]]] for view in made}
-    vectors = np.concatenate(list(clouds.values()))
-    if len(vectors) < 4:
-        raise UserError(f"{len(vectors)} sentences and views are too few to project; give more --sentences")
-    pca = PCA(2, random_state=seed).fit(vectors)
-    tsne = TSNE(2, perplexity=min(30.0, (len(vectors) - 1) / 3), init="pca", random_state=seed)
-    variance = [float(v) for v in pca.explained_variance_ratio_]
-    details: dict = {"sentences": len(chosen), "pca_variance": variance}
-    ends = np.cumsum([len(cloud) for cloud in clouds.values()])[:-1]
-    for method, points in (("pca", pca.transform(vectors)), ("tsne", tsne.fit_transform(vectors))):
-        parts = np.split(points.astype(np.float64).round(4), ends)
-        details[method] = {name: part.tolist() for name, part in zip(clouds, parts) if len(part)}
-    share = 100 * float(pca.explained_variance_ratio_.sum())
-    return TaskResult("pca_variance", share, {"pca_variance": share}, details=details)
 
 
 MEASURES: dict[
@@ -316,5 +280,6 @@ MEASURES: dict[
     "neighbourhood": (read_neighbourhoods, measure_neighbourhoods),
     "nli": (read_nli, measure_nli),
     "isomorphism": (read_isomorphism, measure_isomorphism),
+    "augmentation": (read_augmentation, measure_augmentations),
 }
 """What each measure reads, and what it adds to an evaluation."""

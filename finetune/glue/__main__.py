@@ -1,8 +1,4 @@
-"""The command `clearly glue`.
-
-Its parts are in `finetune.glue.command`: a process that computes runs beside this one must find them by name,
-and a new interpreter does not import `__main__`.
-"""
+"""The command `clearly glue`: its parts are in `finetune.glue.command`."""
 
 from finetune.glue.command import gather, glue, plan, train
 from pretrain.common import cli

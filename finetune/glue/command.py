@@ -2,7 +2,7 @@
 
     clearly glue MODEL --eval-data DIR                             GLUE's tasks, 5 seeds
     clearly glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of settings
-    clearly glue MODEL --eval-data hub --predict                   and the leaderboard's files
+    clearly glue MODEL --eval-data DIR --predict                   and the leaderboard's files
 
 Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of
 warm-up, linear decay, 10 epochs, the best epoch by the task's metric, median of five seeds. Rate and batch of
@@ -12,11 +12,9 @@ MRPC and QQP mean of accuracy and F1, STS-B mean of Pearson and Spearman, CoLA M
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,20 +31,16 @@ from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import FolderTakenError
-from pretrain.common.processes import die_with
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 if TYPE_CHECKING:
     from finetune.glue.store import RunStore
 
-Helpers = Callable[[Sequence[GlueRun]], AbstractContextManager[object]]
-"""Unfinished runs -> a context in which other processes compute them, too."""
-
 
 class GlueFlags(BaseModel):
     """Flags of every command here that say what is done, and where the results go."""
 
-    eval_data: EvalData = Field("", description="folder of the benchmarks (default: CLEAR_DATA), or hub")
+    eval_data: EvalData = ""
     tasks: cli.Names = Field(
         (),
         description="names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by "
@@ -63,13 +57,12 @@ def glue(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
 
 
 def plan(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
-    """List the runs: number, task, seed, rate, batch, "done" or "to do", and the run it starts from."""
+    """List the runs: number, task, seed, rate, batch, and "done" or "to do"."""
     work = _open(model, flags, options)
     left = set(work.store.unfinished(work.runs))
     for number, run in enumerate(work.runs):
-        start = options.start(run)
-        state, after = "to do" if run in left else "done", "-" if start is None else work.runs.index(start)
-        print(f"{number}\t{run.task}\t{run.seed}\t{run.lr:g}\t{run.batch_size}\t{state}\t{after}")
+        state = "to do" if run in left else "done"
+        print(f"{number}\t{run.task}\t{run.seed}\t{run.lr:g}\t{run.batch_size}\t{state}")
     return 0
 
 
@@ -86,7 +79,7 @@ def train(
         if not 0 <= number < len(work.runs):
             raise UserError(f"--run-numbers {number}: `plan` lists runs 0 to {len(work.runs) - 1}")
     chosen = [work.runs[number] for number in run_numbers]
-    return until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs, work.helpers))
+    return until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs))
 
 
 def gather(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
@@ -100,40 +93,22 @@ class _GlueEvaluation(NamedTuple):
     tasks: list[str]
     notes: list[str]
     folder: Path
-    helpers: Helpers
 
 
 def _open(model: str, flags: GlueFlags, options: GlueOptions) -> _GlueEvaluation:
     """Read the data and the model, and find what is done; every mistake is found here."""
-    from finetune.glue.side_by_side import choose_processes, with_helpers
     from finetune.glue.store import RunStore
 
     if options.sweep and (options.lr or options.batch_size):
         raise UserError("--sweep tries its own rates and batches: leave --lr and --batch-size out")
     found, notes = _load_tasks(flags.tasks, flags.eval_data)
-    if options.mnli_init and "MNLI" not in found:
-        raise UserError("--mnli-init starts from the model of MNLI: add MNLI to --tasks")
     source = open_source(model)
     folder = folder_for(source.model, flags.out)
     shutdown = Shutdown(folder, watch_file=False)
     store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
     runs = options.runs(list(found))
 
-    def helpers(chosen: Sequence[GlueRun]) -> AbstractContextManager[None]:
-        left = [runs.index(run) for run in store.unfinished(runs) if run in chosen]
-        parameters = sum(part.numel() for part in source.encoder.parameters())
-        processes = choose_processes(len(left), parameters)
-        return with_helpers(processes, _help, os.getpid(), model, flags, options, left)
-
-    return _GlueEvaluation(store, runs, list(found), notes, folder, helpers)
-
-
-def _help(parent: int, model: str, flags: GlueFlags, options: GlueOptions, numbers: Sequence[int]) -> None:
-    """Do runs of these numbers in a process of its own, as long as the parent lives."""
-    die_with(parent)
-    work = _open(model, flags, options)
-    with suppress(Interrupted):
-        _compute_free(work.store, work.runs, [work.runs[number] for number in numbers])
+    return _GlueEvaluation(store, runs, list(found), notes, folder)
 
 
 def _report(work: _GlueEvaluation, compute: bool) -> int:
@@ -141,7 +116,7 @@ def _report(work: _GlueEvaluation, compute: bool) -> int:
 
     def summarised() -> None:
         if compute:
-            compute_all(work.store, work.runs, work.helpers)
+            compute_all(work.store, work.runs)
         result, chosen = summarise(work.store, work.runs, work.tasks, work.notes)
         if work.store.options.predict:
             write_predictions(work.store, chosen, work.folder / "predictions", result)
@@ -158,7 +133,7 @@ def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, GlueData], l
     found: dict[str, GlueData] = {}
     notes: list[str] = []
     for name in dict.fromkeys(named or TASKS):
-        task = load(name, _fetched(name) if data == "hub" else data)
+        task = load(name, data)
         if name == "AX":
             lacking = [] if task.splits else ["diagnostic"]
         else:
@@ -175,49 +150,31 @@ def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, GlueData], l
             raise UserError("AX is answered by the model of MNLI: add MNLI to --tasks")
         del found["AX"]
     if not found:
-        raise UserError("no GLUE task is there; --eval-data names a folder with GLUE/CoLA, ..., or is hub")
+        fetch = "`clearly benchmarks fetch GLUE/CoLA DIR` gets one"
+        raise UserError(f"no GLUE task is there; --eval-data names a folder with GLUE/CoLA, ...; {fetch}")
     return found, notes
 
 
-def _fetched(name: str) -> str:
-    """Return a folder that has a task's files from the hub, in the user's cache."""
-    from finetune.data.fetch import fetch
-
-    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "clearly" / "benchmarks"
-    fetch(f"GLUE/{name}", root)
-    return str(root)
-
-
-def _compute(
-    store: RunStore, runs: list[GlueRun], chosen: list[GlueRun], helpers: Helpers = nullcontext
-) -> None:
-    """Compute those of `chosen` that are unfinished, with other processes beside this one."""
-    with helpers(chosen):
-        _compute_free(store, runs, chosen)
-    _compute_free(store, runs, chosen, claimed_too=True)  # what a process that failed has left
-
-
-def _compute_free(
-    store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun], claimed_too: bool = False
-) -> None:
-    """Compute those of `chosen` that are unfinished at their turn, claimed ones if `claimed_too`."""
-    for entry in chosen:
-        if (code := store.stop_code()) != 0:
-            raise Interrupted(code)
-        if entry not in store.unfinished(runs):
-            continue
-        try:
-            with store.claimed(entry):
-                if entry in store.unfinished(runs):  # not finished by another process since
-                    store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
-        except FolderTakenError:
-            if claimed_too:
-                raise
+def _compute(store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun]) -> None:
+    """Compute those of `chosen` that are unfinished at their turn, last what another process computes."""
+    for last in (False, True):
+        for entry in chosen:
+            if (code := store.stop_code()) != 0:
+                raise Interrupted(code)
+            if entry not in store.unfinished(runs):
+                continue
+            try:
+                with store.claimed(entry):
+                    if entry in store.unfinished(runs):  # not finished by another process since
+                        store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
+            except FolderTakenError:
+                if last:
+                    raise
 
 
-def compute_all(store: RunStore, runs: list[GlueRun], helpers: Helpers = nullcontext) -> None:
+def compute_all(store: RunStore, runs: list[GlueRun]) -> None:
     """Compute all figures, then the predictions of the run with the best figure of each task."""
-    _compute(store, runs, [entry for entry in runs if store.result(entry) is None], helpers)
+    _compute(store, runs, [entry for entry in runs if store.result(entry) is None])
     while left := store.unfinished(runs):
         _compute(store, runs, left[:1])
 
@@ -232,8 +189,6 @@ def summarise(
     options = store.options
     protocol = "RoBERTa's grid" if options.sweep else "RoBERTa's recipe"
     protocol += f", median of {options.seeds} seeds, best epoch each, {options.precision}"
-    if options.mnli_init:
-        protocol += ", RTE, MRPC and STS-B from MNLI's model"
     result = Evaluation.of("glue", store.source.model, protocol)
     for note in notes:
         result.incomplete(note)

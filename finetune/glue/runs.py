@@ -31,8 +31,6 @@ is what is kept. WNLI, which RoBERTa treats by another method, has RTE's."""
 GRID = [(lr, batch) for batch in (16, 32) for lr in (1e-5, 2e-5, 3e-5)]
 GRID_WARMUP = 0.06
 """RoBERTa's search for single-task dev results (Liu et al. 2019, section 5.1)."""
-MNLI_STARTS = ("RTE", "MRPC", "STS-B")
-"""What RoBERTa's leaderboard entry (not its dev figures) starts from the model of MNLI."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +59,6 @@ class GlueOptions(TrainingOptions, frozen=True):
         description="try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the "
         "best median",
     )
-    mnli_init: bool = Field(
-        False,
-        description="start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev "
-        "figures do not); with sweep from that of the recipe's rate and batch. MNLI's models of this "
-        "setting are kept beside the results in any case",
-    )
     predict: bool = Field(
         False,
         description="also write the test sets' predictions, of the best seed, in the leaderboard's format",
@@ -74,10 +66,9 @@ class GlueOptions(TrainingOptions, frozen=True):
     epochs: cli.Count = Field(EPOCHS, description="fewer, for a quick trial; the result is marked incomplete")
 
     def runs(self, tasks: Sequence[str]) -> list[GlueRun]:
-        """Return all runs, by task (MNLI first if others start from it), then setting, then seed."""
-        ordered = sorted(tasks, key=lambda task: not (self.mnli_init and task == "MNLI"))
+        """Return all runs, by task, then setting, then seed; of AX, which MNLI's model answers, none."""
         runs = []
-        for task in ordered:
+        for task in tasks:
             if task == "AX":
                 continue
             settings = [(*pair, GRID_WARMUP) for pair in GRID] if self.sweep else [self._recipe(task)]
@@ -85,15 +76,6 @@ class GlueOptions(TrainingOptions, frozen=True):
                 GlueRun(task, seed, *setting) for setting in settings for seed in range(1, self.seeds + 1)
             ]
         return runs
-
-    def mnli_run(self, seed: int) -> GlueRun:
-        """Return the run of MNLI whose model is kept, of the recipe's rate and batch."""
-        lr, batch, warmup = self._recipe("MNLI")
-        return GlueRun("MNLI", seed, lr, batch, GRID_WARMUP if self.sweep else warmup)
-
-    def start(self, run: GlueRun) -> GlueRun | None:
-        """Return the run of MNLI, of the same seed, whose model a run starts from; None: the source's."""
-        return self.mnli_run(run.seed) if self.mnli_init and run.task in MNLI_STARTS else None
 
     def _recipe(self, task: str) -> tuple[float, int, float]:
         lr, batch, warmup = FAIRSEQ[task]

@@ -4,14 +4,13 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from finetune.answers import Answers, examples_digest, from_text
 from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, choose
@@ -19,21 +18,18 @@ from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier,
 from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
 from finetune.tuning.metrics import scores_of
-from finetune.tuning.recipe import Interrupted, Recipe
+from finetune.tuning.recipe import Recipe
 from finetune.tuning.run_files import read_result, read_tensors, settings_digest, write_tensors
 from finetune.tuning.tasks import TASKS, GlueData, LabelledExamples
 from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
-from pretrain.common.folder_lock import FolderTakenError, folder_lock
-
-SECONDS_BETWEEN_LOOKS = 20.0
-"""How long a run waits for the process that computes its start before it asks whether it is to stop."""
+from pretrain.common.folder_lock import folder_lock
 
 
 class RunStore:
     """Runs of one model on one set of data files, and the folder of their results.
 
     A file's name ends in a digest of everything that it depends on. Beside it lie test predictions, with a
-    digest of their rows, and the models of `GlueOptions.mnli_run`, so that neither needs MNLI again.
+    digest of their rows.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class RunStore:
         return {name: found[name]["logits"].numpy() for name in wanted}
 
     def unfinished(self, runs: Sequence[GlueRun]) -> list[GlueRun]:
-        """Return `runs` without figures, a task's best without predictions, what they start from."""
+        """Return `runs` without figures, and a task's best without predictions, where they are asked for."""
         found = {run: self.result(run) for run in runs}
         left = {run for run, result in found.items() if result is None}
         for task in dict.fromkeys(run.task for run in runs):
@@ -88,27 +84,21 @@ class RunStore:
                 predicted = [choose(done)[2]]
             if self.options.predict:
                 left |= {run for run in predicted if self.predictions(run) is None}
-        starts = {start for run in left if (start := self.options.start(run)) is not None}
-        left |= {run for run in starts if not self._path(run, ".weights").is_file()}
         return [run for run in runs if run in left]
 
     @contextmanager
-    def claimed(self, run: GlueRun, wait: float = 0.0) -> Iterator[None]:
-        """Hold a run, so that no other process computes it; wait: seconds before FolderTakenError."""
+    def claimed(self, run: GlueRun) -> Iterator[None]:
+        """Hold a run, so that no other process computes it; FolderTakenError: one does."""
         make_folder(self.folder)
-        with folder_lock(self.folder, wait, self._path(run, "").name):
+        with folder_lock(self.folder, part=self._path(run, "").name):
             yield
 
     def compute(self, run: GlueRun, heading: str) -> None:
-        """Fine-tune or continue, and write the results; with figures and model on file only predict."""
+        """Fine-tune or continue, and write the predictions, if they are asked for, then the figures."""
         begun = time.monotonic()
-        model, content = self._kept_model(run), None
-        if model is None:
-            count = len(self._sets(run.task)["train"])
-            print(f"{heading}{run.name}: {count:,} examples", file=sys.stderr, flush=True)
-            model, content = self._train(run)
-        else:
-            print(f"{heading}{run.name}: on file, with its model, which answers", file=sys.stderr, flush=True)
+        count = len(self._sets(run.task)["train"])
+        print(f"{heading}{run.name}: {count:,} examples", file=sys.stderr, flush=True)
+        model, content = self._train(run)
         if self.options.predict and (tests := self._test_sets(run.task)):
             predictions = {}
             for name, examples in tests.items():
@@ -117,24 +107,19 @@ class RunStore:
                 digest = self._digest(*name.split("/"))
                 predictions[name] = {"rows": digest, "logits": torch.from_numpy(logits)}
             write_tensors(self._path(run, ".predictions"), predictions)
-        what = "answered"
-        if content is not None:
-            make_folder(self.folder)
-            replace_durably(self._path(run, ".json"), to_json(content))
-            what = f"{content['best']['value']:.2f} after epoch {content['best']['epoch']:g}"
+        make_folder(self.folder)
+        replace_durably(self._path(run, ".json"), to_json(content))
         remove_file(self._path(run, ".checkpoint"))
+        what = f"{content['best']['value']:.2f} after epoch {content['best']['epoch']:g}"
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
 
     def _train(self, run: GlueRun) -> tuple[Classifier, dict[str, Any]]:
-        """Return (the model, at its best epoch if it is kept or predicts; the run's figures to write)."""
+        """Return (the model, at its best epoch if it predicts; the run's figures to write)."""
         sets, options = self._sets(run.task), self.options
         dev = [split for split in TASKS[run.task].dev_splits() if split in sets]
-        kept = run == options.mnli_run(run.seed)
-        model = self._new_model(run)
-        if (initial := self._initial(run)) is not None:
-            model.encoder.load_state_dict(initial)
+        outputs = len(TASKS[run.task].labels) or REGRESSION
         training = FineTuning(
-            model,
+            build_classifier(self.source, outputs, Recipe.dropout, run.seed),
             sets["train"],
             Recipe(run.lr, run.batch_size, options.epochs, run.warmup),
             run.seed,
@@ -146,33 +131,17 @@ class RunStore:
                 options.token_budget,
                 self._path(run, ".checkpoint"),
                 self.stop_code,
-                keep_weights=kept or options.predict,
+                keep_weights=options.predict,
             ),
         )
         outcome = training.run()
         if outcome.weights:
             training.load(outcome.weights)
-        if kept:
-            write_tensors(self._path(run, ".weights"), outcome.weights)
         return training.model, {
             "settings": self._settings(run),
             **outcome.figures(),
             "cut": {split: encoded.cut for split, encoded in sets.items() if encoded.cut},
         }
-
-    def _kept_model(self, run: GlueRun) -> Classifier | None:
-        """Return the model of a run whose figures are on file, if it was kept."""
-        path = self._path(run, ".weights")
-        if self.result(run) is None or not path.is_file():
-            return None
-        model = self._new_model(run)
-        model.load_state_dict(read_tensors(path))
-        return model.to("cuda" if torch.cuda.is_available() else "cpu")
-
-    def _new_model(self, run: GlueRun) -> Classifier:
-        """Return the source's encoder under a head that is drawn from the run's seed."""
-        outputs = len(TASKS[run.task].labels) or REGRESSION
-        return build_classifier(self.source, outputs, Recipe.dropout, run.seed)
 
     def _limited(self, data: GlueData) -> GlueData:
         train, most = data.splits.get("train"), self.options.max_train
@@ -198,36 +167,16 @@ class RunStore:
         targets = rows.targets / 5 if rows.targets is not None and not TASKS[task].labels else rows.targets
         return encode_examples(self.source, rows.first, rows.second, targets, MAX_LENGTH)
 
-    def _initial(self, run: GlueRun) -> dict[str, Tensor] | None:
-        """Return the state of the encoder that a run starts from; None: the source's."""
-        start = self.options.start(run)
-        if start is None:
-            return None
-        path = self._path(start, ".weights")
-        while not path.is_file():
-            if (code := self.stop_code()) != 0:
-                raise Interrupted(code)
-            with suppress(FolderTakenError), self.claimed(start, wait=SECONDS_BETWEEN_LOOKS):
-                if not path.is_file():
-                    self.compute(start, "to start from: ")
-        head = "encoder."
-        weights = read_tensors(path).items()
-        return {name.removeprefix(head): tensor for name, tensor in weights if name.startswith(head)}
-
     def _settings(self, run: GlueRun) -> dict[str, Any]:
         options = self.options
         splits = sorted(split for split in self.data[run.task].splits if not split.startswith("test"))
-        settings = asdict(run) | {
+        return asdict(run) | {
             "epochs": options.epochs,
             "max_length": MAX_LENGTH,
             "precision": options.precision,
             "model": self.source.fingerprint,
             "data": {split: self._digest(run.task, split) for split in splits},
         }
-        start = options.start(run)
-        if start is not None:
-            settings["start"] = self._settings(start)
-        return settings
 
     def _path(self, run: GlueRun, ending: str) -> Path:
         digest = settings_digest(self._settings(run))

@@ -11,12 +11,8 @@ split's number and the order of the files: for every class, in the order of the 
 that the splits for 5, 10 and 20 are nested. A class with fewer than 2K examples gives the larger half of them
 to training. Layers start as torch.nn.Linear does, seeded by the split.
 
-The paper leaves ATIS out of its table (appendix C: one class has 73% of the examples, 60% have fewer than
-20); here it runs when asked for by name, with these two shares beside the result. Test examples of classes
-that no example trains are errors.
+Test examples of classes that no example trains are errors.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,7 +20,7 @@ from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
-from finetune.intents.sets import BATCH, FOUR, LEARNING_RATE, SEED, SETS, SHOTS, SPLITS, Intents, read
+from finetune.intents.sets import BATCH, LEARNING_RATE, SEED, SETS, SHOTS, SPLITS, Intents, read
 from finetune.results import Evaluation, sample_std
 from pretrain.common import cli
 
@@ -32,30 +28,13 @@ ITERATIONS = 1000
 VALIDATE_EVERY = 100
 
 
-def evaluation_of(shots: Sequence[int] = SHOTS) -> Frozen:
-    """Return the evaluation with these numbers of examples a class; a task is called NAME-SHOTS for each."""
-    return Frozen(
-        "intents",
-        f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "
-        f"best of every {VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours "
-        f"(seed {SEED}; the paper has its own)",
-        FOUR,
-        read,
-        lambda model, name, intents, evaluation: score(model, name, intents, evaluation, shots),
-        others=("ATIS",),
-        pooling=("mean", "VaSCL's"),
-    )
-
-
-def score(
-    model: EmbeddingModel, name: str, intents: Intents, evaluation: Evaluation, shots: Sequence[int] = SHOTS
-) -> str:
-    """Evaluate all splits of all shots of a set."""
+def score(model: EmbeddingModel, name: str, intents: Intents, evaluation: Evaluation) -> str:
+    """Evaluate all splits of all shots of a set; a task is called NAME-SHOTS for each."""
     import torch
 
     from finetune.intents.layers import fit, samples
 
-    chosen = [sample for k in shots for sample in samples(intents.labels, k)]
+    chosen = [sample for k in SHOTS for sample in samples(intents.labels, k)]
     used = np.unique(np.concatenate([rows for sample in chosen for rows in (sample.train, sample.dev)]))
     encoded = torch.from_numpy(model.encode([intents.texts[row] for row in used] + intents.test_texts))
     vectors = torch.zeros(len(intents.texts), encoded.shape[1])
@@ -71,7 +50,7 @@ def score(
         VALIDATE_EVERY,
     )
     data = examples_digest(intents.test_texts, None, intents.test_labels)
-    for number, k in enumerate(shots):
+    for number, k in enumerate(SHOTS):
         of_splits, first = fits[number * SPLITS : (number + 1) * SPLITS], chosen[number * SPLITS]
         accuracies = [one.test for one in of_splits]
         scores = {
@@ -82,11 +61,11 @@ def score(
         details |= {"train": len(first.train), "validation": len(first.dev)}
         answers = Answers.of([one.answers for one in of_splits], intents.test_labels, "accuracy", data)
         evaluation.add(f"{name}-{k}", "accuracy", scores, sample_std(accuracies), answers, **details)
-    _notes(name, intents, shots, evaluation)
-    return ", ".join(f"{k}-shot {evaluation.tasks[f'{name}-{k}'].value:.2f}" for k in shots)
+    _notes(name, intents, evaluation)
+    return ", ".join(f"{k}-shot {evaluation.tasks[f'{name}-{k}'].value:.2f}" for k in SHOTS)
 
 
-def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evaluation) -> None:
+def _notes(name: str, intents: Intents, evaluation: Evaluation) -> None:
     """Note what differs from the published sizes, and classes too small for the protocol."""
     pool, test, classes = SETS[name]
     sizes = np.bincount(intents.labels)
@@ -96,28 +75,30 @@ def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evalua
     else:
         evaluation.expect_size(name, "examples to sample from", len(intents.texts), pool)
         evaluation.expect_size(name, "test examples", len(intents.test_texts), test)
-    for k in shots:
+    for k in SHOTS:
         if short := int((sizes < 2 * k).sum()):
             few = f"{short} of {len(sizes)} classes have fewer than {2 * k} examples"
             evaluation.notes.append(f"{name}, {k}-shot: {few}; the larger half trains")
-    if name == "ATIS":
-        unseen = int((intents.test_labels < 0).sum())
-        evaluation.notes.append(
-            "ATIS is not in the paper's table (appendix C): its largest class has "
-            f"{100 * sizes.max() / sizes.sum():.0f}% of the examples, {100 * (sizes < 20).mean():.0f}% of "
-            f"its classes fewer than 20; {unseen} test examples are of classes without any"
-        )
 
 
-def main(model: Model, *, shots: tuple[cli.Count, ...] = SHOTS, flags: FrozenFlags) -> int:
-    """Classify intents from few examples: a linear layer on frozen vectors, five fixed splits.
+EVALUATION = Frozen(
+    "intents",
+    f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "
+    f"best of every {VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours "
+    f"(seed {SEED}; the paper has its own)",
+    tuple(SETS),
+    read,
+    score,
+    pooling=("mean", "VaSCL's"),
+)
 
-    Tasks: SNIPS, BANKING77, CLINC150, HWU64; by name also ATIS.
 
-    Args:
-        shots: training examples a class, by commas.
+def main(model: Model, *, flags: FrozenFlags) -> int:
+    """Classify intents from 5, 10 and 20 examples: a linear layer on frozen vectors, five fixed splits.
+
+    Tasks: SNIPS, BANKING77, CLINC150, HWU64.
     """
-    return run(evaluation_of(shots), model, flags)
+    return run(EVALUATION, model, flags)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.benchmarks.files import csv_columns, find, lines, open_text, parse_json
-from pretrain.benchmarks.sets import DataSet, Part, files_of, parts
+from pretrain.benchmarks.files import csv_columns, find, lines, locate, open_text, parse_json
+from pretrain.benchmarks.sets import DataSet
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published
@@ -18,15 +18,12 @@ SETS = {  # name: (examples to sample from, test examples, classes to sample fro
     "BANKING77": (10003, 3080, 77),
     "CLINC150": (18000, 4500, 150),
     "HWU64": (25716, None, 64),
-    "ATIS": (4978, 893, 22),
 }
 SHOTS = (5, 10, 20)
 SPLITS = 5
 SEED = 0
 LEARNING_RATE = 1e-4
 BATCH = 32
-FOUR = ("SNIPS", "BANKING77", "CLINC150", "HWU64")
-"""The sets of the paper's table 3."""
 
 
 @dataclass(frozen=True)
@@ -101,52 +98,21 @@ def _checked(path: Path, examples: Iterable[tuple[str, str]]) -> list[tuple[str,
     return checked
 
 
-def _split_set(name: str, sizes: dict[str, int]) -> DataSet:
-    """Return a set of Few-Shot-Intent-Detection, in the files seq.in and label of each split."""
-    files = {split: (_split_files(name, split), rows) for split, rows in sizes.items()}
-    origin = "github.com/jianguoz/Few-Shot-Intent-Detection"
-    return DataSet(f"intents/{name}", parts(files, lambda texts, _: read_lines(texts.parent)), origin)
-
-
-def _split_files(name: str, *splits: str) -> tuple[str, ...]:
-    return tuple(f"intents/{name}/{split}/{file}" for split in splits for file in ("seq.in", "label"))
-
-
-def _whole_set(name: str, split: str, files: tuple[str, ...], rows: int, origin: str) -> DataSet:
-    """Return a set whose examples are counted together."""
-
-    def count(root: Path) -> int:
-        found = read(name, root)
-        return len(found.texts) + len(found.test_texts)
-
-    return DataSet(f"intents/{name}", {split: Part(files, rows, count)}, origin)
-
-
-_BANKING77 = {
-    split: ((f"intents/BANKING77/{split}.csv",), rows)
-    for split, rows in {"train": 10003, "test": 3080}.items()
+_SPLIT_FILES = tuple(
+    f"{split}/{file}" for split in ("train", "valid", "test") for file in ("seq.in", "label")
+)
+_PLACES = {  # the files of a set, and where it comes from
+    "SNIPS": (_SPLIT_FILES, "github.com/jianguoz/Few-Shot-Intent-Detection"),
+    "BANKING77": (("train.csv", "test.csv"), "github.com/PolyAI-LDN/task-specific-datasets"),
+    "CLINC150": (("data_full.json",), "github.com/clinc/oos-eval, data/data_full.json"),
+    "HWU64": (_SPLIT_FILES, "github.com/xliuhw/NLU-Evaluation-Data (25,716 utterances in 64 intents)"),
 }
-DATA_SETS = (
-    _split_set("SNIPS", {"train": 13084, "valid": 700, "test": 700}),
-    DataSet("intents/BANKING77", parts(_BANKING77, read_csv), "github.com/PolyAI-LDN/task-specific-datasets"),
-    _whole_set(
-        "CLINC150",
-        "in scope",
-        ("intents/CLINC150/data_full.json",),
-        22500,
-        "github.com/clinc/oos-eval, data/data_full.json",
-    ),
-    _whole_set(
-        "HWU64",
-        "all",
-        _split_files("HWU64", "train", "valid", "test"),
-        SETS["HWU64"][0],
-        "github.com/xliuhw/NLU-Evaluation-Data (25,716 utterances in 64 intents)",
-    ),
-    _split_set("ATIS", {"train": 4478, "valid": 500, "test": 893}),
+DATA_SETS = tuple(
+    DataSet(f"intents/{name}", tuple(f"intents/{name}/{file}" for file in names), origin)
+    for name, (names, origin) in _PLACES.items()
 )
 
 
 def files(name: str, root: Path) -> list[Path]:
     """Return the files of a set."""
-    return files_of(DATA_SETS, f"intents/{name}", root)
+    return [locate(root, f"intents/{name}/{file}") for file in _PLACES[name][0]]

@@ -14,7 +14,6 @@ from finetune.report.tables import (
     Table,
     config_table,
     cost_table,
-    geometry_tables,
     other_tables,
     paper_tables,
     rows_of,
@@ -42,7 +41,7 @@ def write_page(
         "Differences": list(differences),
         "Results": [*(table for table in papers if table.ours), *other_tables(rows)],
         "Learning curves": [],
-        "Geometry": geometry_tables(rows),
+        "Geometry": [],
         "Configuration": [configuration] if configuration else [],
         "Cost": [cost_table(systems)],
     }

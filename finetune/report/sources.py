@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from finetune.results import Evaluation, folder_name, read
-from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS
 from pretrain.common.errors import UserError
 from pretrain.config.validation import leaves, read_yaml
 from pretrain.telemetry.metrics_file import read_metrics
@@ -52,23 +51,11 @@ def collect(sources: Sequence[str]) -> list[Subject]:
     for source in sources:
         subjects = list(_open(source))
         if not subjects:
-            raise UserError(f"{source}: no run (config.yaml) and no results (JSON of an evaluation) there")
+            what = "no run (config.yaml) and no results (JSON of an evaluation) there"
+            raise UserError(f"{source}: {what}; clearly eval makes some")
         for subject in subjects:
             found.setdefault(subject.path.resolve(), subject)
-    return [subject for subject in found.values() if not _give_to_run(subject, found)]
-
-
-def _give_to_run(subject: Subject, found: dict[Path, Subject]) -> bool:
-    """Give results that lie elsewhere (--out) to their run, if it is a source; return whether it is."""
-    if subject.run:
-        return False
-    model = Path(next(iter(subject.evaluations.values())).model).resolve()
-    run = next((found[place] for place in (model, model.parent) if place in found and found[place].run), None)
-    if run is None:
-        return False
-    for key, evaluation in subject.evaluations.items():
-        run.evaluations.setdefault(key, evaluation)
-    return True
+    return list(found.values())
 
 
 def _open(source: str) -> Iterable[Subject]:
@@ -81,7 +68,9 @@ def _open(source: str) -> Iterable[Subject]:
     if named.is_dir():  # of a model's name, or of its folder that is no run
         return [_results_folder(named, source)]
     if not folder.is_dir():
-        raise UserError(f"{source}: there is no such folder, and no results of it in {named}")
+        raise UserError(
+            f"{source}: there is no such folder, and no results in {named}; clearly eval makes some"
+        )
     children = (_subject(child) for child in sorted(folder.iterdir()) if child.is_dir())
     return [subject for subject in children if subject is not None]
 
@@ -102,8 +91,6 @@ def _run(folder: Path) -> Subject:
     if summary.is_file():
         subject.summary = _json(summary)
     _add_results(subject, folder / "report")
-    if (folder / "sts.json").is_file():
-        _add_sts(subject, folder / "sts.json")
     return subject
 
 
@@ -126,24 +113,6 @@ def _add_results(subject: Subject, folder: Path) -> None:
             if key in subject.evaluations:
                 evaluation.tasks = {**subject.evaluations[key].tasks, **evaluation.tasks}
             subject.evaluations[key] = evaluation
-
-
-def _add_sts(subject: Subject, path: Path) -> None:
-    """Add what `clearly sts --json-file` wrote, unless report/ has results of the same tasks."""
-    content = _json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
-        raise UserError(f"{path} is not what clearly sts --json-file writes: it has no results")
-    for pooling, tasks in content["results"].items():
-        if {("senteval", pooling), ("sts", pooling)} & set(subject.evaluations):
-            continue
-        model = str(content.get("model", subject.name))
-        evaluation = Evaluation("sts", model, pooling, None, "cosine, Spearman, all pairs")
-        for task, scores in tasks.items():
-            plain = {key: value for key, value in scores.items() if key not in ("subsets", "pairs")}
-            evaluation.add(task, "spearman_all", plain)
-            pairs = scores["pairs"]
-            evaluation.expect_size(task, "pairs", pairs, OFFICIAL_PAIRS.get(task, pairs))
-        subject.evaluations["sts", pooling] = evaluation
 
 
 def _is_result(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """The report's tables as data: our figures beside the papers', geometry, recipes that differ, and cost."""
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,29 +12,8 @@ from finetune.report.sources import Subject, System, differences
 from finetune.results import Evaluation, sample_std
 from pretrain.telemetry.formats import format_count, format_seconds
 
-HIGHER, LOWER = "↑", "↓"
 FigureSource = tuple[str, str, str]
 """Where a figure comes from: (evaluation, task, score); score "" means the task's headline."""
-GEOMETRY = (  # title, task, score ("" for the headline), better, digits
-    ("alignment", "alignment", "", LOWER, 3),
-    ("uniformity", "uniformity", "", LOWER, 3),
-    ("average cosine", "isotropy", "average_cosine", LOWER, 3),
-    ("effective rank", "isotropy", "effective_rank", HIGHER, 1),
-    ("entailment nearer (%)", "nli", "", HIGHER, 1),
-)
-AUGMENTATION = (
-    ("changed (%)", "changed", 1),
-    ("tokens changed (%)", "tokens_changed", 1),
-    ("Jaccard", "jaccard", 2),
-    ("cosine", "cosine", 3),
-    ("COND-HM", "cond_hm", 1),
-    ("SVG", "svg", 2),
-    ("Gromov–Hausdorff", "gromov_hausdorff", 3),
-    ("as coded", "gromov_hausdorff_as_coded", 2),
-    ("pseudo-perplexity", "perplexity_original", 1),
-    ("of the view", "perplexity_view", 1),
-    ("change", "perplexity_change", 1),
-)
 
 
 @dataclass
@@ -114,10 +93,7 @@ MemberFigure = tuple[float, float | None, Evaluation]
 
 
 def our_rows(
-    table: Table,
-    views: Sequence[SystemRow],
-    columns: Sequence[Sequence[FigureSource]],
-    digits: Sequence[int] | None = None,
+    table: Table, views: Sequence[SystemRow], columns: Sequence[Sequence[FigureSource]], digits: int = 2
 ) -> list[TableRow]:
     """Return the views that have a figure, a cell a column by its sources; none: mean of the others."""
     rows = []
@@ -127,10 +103,7 @@ def our_rows(
             figures = [_find(member, view.pooling, sources) for sources in columns]
             mean = _mean([figure for figure, sources in zip(figures, columns) if sources])
             members.append([figure if sources else mean for figure, sources in zip(figures, columns)])
-        cells = [
-            _cell(table, view, of_members, digits[n] if digits else 2)
-            for n, of_members in enumerate(zip(*members, strict=True))
-        ]
+        cells = [_cell(table, view, of_members, digits) for of_members in zip(*members, strict=True)]
         if any(cell.value is not None for cell in cells):
             rows.append(TableRow(view.label, cells))
     return rows
@@ -167,7 +140,7 @@ def _find(member: Subject, pooling: str, sources: Sequence[FigureSource]) -> Mem
     return None
 
 
-def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], digits: int = 2) -> Cell:
+def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], digits: int) -> Cell:
     """Return one row's figures over its members as mean and standard deviation; a note names who has none."""
     present = [figure for figure in found if figure is not None]
     if not present:
@@ -187,15 +160,11 @@ def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], di
     return cell
 
 
-def mark_best(rows: Sequence[TableRow], better: Sequence[str]) -> None:
-    """Mark the best of ours in every column, ties as printed included, unless all tie."""
-    for place, direction in enumerate(better):
-        cells = [row.cells[place] for row in rows]
+def mark_best(rows: Sequence[TableRow]) -> None:
+    """Mark the highest of ours in every column, ties as printed included, unless all tie."""
+    for cells in zip(*(row.cells for row in rows), strict=True):
         printed = [(cell, round(cell.value, cell.digits)) for cell in cells if cell.value is not None]
-        if len(printed) < 2:
-            continue
-        choose: Callable[..., float] = max if direction == HIGHER else min
-        best = choose(value for _, value in printed)
+        best = max((value for _, value in printed), default=0.0)
         winners = [cell for cell, value in printed if value == best]
         for cell in winners:
             cell.best = len(winners) < len(printed)
@@ -267,7 +236,7 @@ def paper_tables(rows: Sequence[SystemRow]) -> list[Table]:
         table = replace(published, blocks=[], notes=[])
         if ours := our_rows(table, rows, sources):
             table.blocks.append(Block("ours", ours))
-            mark_best(ours, [HIGHER] * len(sources))
+            mark_best(ours)
             add_evaluation_notes(table, rows, {name for one in sources for name, _, _ in one})
         table.blocks += published.blocks
         tables.append(table)
@@ -275,69 +244,25 @@ def paper_tables(rows: Sequence[SystemRow]) -> list[Table]:
 
 
 def other_tables(rows: Sequence[SystemRow]) -> list[Table]:
-    """Return a table an evaluation for the tasks that no paper's table has, geometry aside."""
+    """Return a table an evaluation for the tasks that no paper's table has, those of figures aside."""
     of_papers = {(name, task) for _, sources in PUBLISHED for one in sources for name, task, _ in one}
     tasks: dict[str, dict[tuple[str, str], None]] = {}
-    for evaluation in (one for row in rows for one in evaluations_of(row) if one.evaluation != "geometry"):
+    for evaluation in (one for row in rows for one in evaluations_of(row)):
         name = evaluation.evaluation
         for task, result in evaluation.tasks.items():
-            # the papers' tables average themselves
-            if (name, task) not in of_papers and not task.startswith("average of "):
+            # the papers' tables average themselves; a figure has all augmentations
+            if (name, task) not in of_papers and not task.startswith(("average of ", "augmentation/")):
                 tasks.setdefault(name, {})[task, result.metric] = None
     tables = []
     for name, columns in tasks.items():
         titles = [f"{task} ({metric})" for task, metric in columns]
         table = Table(f"other_{name}", f"{name}: other tasks", "headline figures", titles, [])
-        table.blocks.append(Block("ours", our_rows(table, rows, [[(name, task, "")] for task, _ in columns])))
+        digits = 3 if name == "geometry" else 2
+        ours = our_rows(table, rows, [[(name, task, "")] for task, _ in columns], digits)
+        table.blocks.append(Block("ours", ours))
         add_evaluation_notes(table, rows, {name})
         tables.append(table)
     return tables
-
-
-def geometry_tables(rows: Sequence[SystemRow]) -> list[Table]:
-    """Return a table of the general measures, a row a model, and one a model of its augmentations."""
-    measured = [row for row in rows if _geometry_tasks(row)]
-    if not measured:
-        return []
-    hoods = dict.fromkeys(
-        task for row in measured for task in _geometry_tasks(row) if task.startswith("neighbourhood/")
-    )
-    columns = [*GEOMETRY, *((f"{t.split('/', 1)[1]}, cosine purity (%)", t, "", HIGHER, 1) for t in hoods)]
-    caption = "↑ higher is better, ↓ lower is better"
-    table = Table("geometry", "Measures", caption, [f"{c[0]}\u00a0{c[3]}" for c in columns], [])
-    sources = [[("geometry", task, score)] for _, task, score, _, _ in columns]
-    ours = our_rows(table, measured, sources, [column[4] for column in columns])
-    mark_best(ours, [column[3] for column in columns])
-    table.blocks.append(Block("ours", ours))
-    add_evaluation_notes(table, measured, {"geometry"})
-    seen = (_augmentation_table(number, row) for number, row in enumerate(measured, start=1))
-    return [*([table] if ours else []), *filter(None, seen)]
-
-
-def _geometry_tasks(row: SystemRow) -> list[str]:
-    """Return the tasks of a row's geometry, over its members; none where it has not been measured."""
-    return [task for one in evaluations_of(row) if one.evaluation == "geometry" for task in one.tasks]
-
-
-def _augmentation_table(number: int, row: SystemRow) -> Table | None:
-    names = dict.fromkeys(name for name in _geometry_tasks(row) if name.startswith("augmentation/"))
-    if not names:
-        return None
-    table = Table(
-        f"augmentations_{number}",
-        f"Augmentations seen by {row.label}",
-        "each over the sentences that it changes",
-        [title for title, _, _ in AUGMENTATION],
-        [],
-    )
-    digits = [digits for _, _, digits in AUGMENTATION]
-    lines = [
-        TableRow(name.removeprefix("augmentation/"), one.cells)
-        for name in names
-        for one in our_rows(table, [row], [[("geometry", name, s)] for _, s, _ in AUGMENTATION], digits)
-    ]
-    table.blocks.append(Block("", lines))
-    return table
 
 
 def cost_table(systems: Sequence[System]) -> Table:

@@ -4,7 +4,6 @@
     clearly search runs/demo --text 'my/*.jsonl' --split "a storm at sea"          # documents, by sentences
     clearly search runs/demo --text corpus.txt --queries queries.txt --out found.jsonl
     clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
-    clearly search runs/demo --text corpus.txt --serve                              # a page at localhost:8421
 
 A text is sentences, one a line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
 split into sentences as there. Its vectors are kept in RUN/search (or results/MODEL/search), so
@@ -14,14 +13,12 @@ that a second search by the same weights encodes the query and new sentences alo
 import json
 import os
 import sys
-from functools import partial
 from pathlib import Path
 
-from finetune.encoders.models import open_model, with_kept_vectors
+from finetune.encoders.models import EmbeddingModel, open_model, with_kept_vectors
 from finetune.encoders.source import names_function, resolve
 from finetune.flags import Model, Pooling, VectorPrecision
-from finetune.search.index import SentenceIndex
-from finetune.search.server import Searcher, listen, serve_until_interrupted
+from finetune.search.index import Hit, SentenceIndex
 from pretrain.benchmarks.files import is_file_of_lines, read_queries, read_sentences
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -33,7 +30,6 @@ from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
 
-PORT = 8421
 _MOST_NAMED = 20  # of what cannot be read
 
 
@@ -49,8 +45,6 @@ def search(
     pooling: Pooling = "",
     precision: VectorPrecision = "fp32",
     out: cli.OutFile | None = None,
-    serve: bool = False,
-    port: cli.Natural = PORT,
 ) -> None:
     """Find the sentences of a text that are nearest to a query, by the cosine of their vectors.
 
@@ -63,24 +57,15 @@ def search(
         queries: a file with a query a line, in place of one.
         beside: another model, whose sentences are shown too.
         out: write what was found here as JSON, a query a line.
-        serve: answer queries on a page, until Ctrl-C.
-        port: of the page, on this machine only; 0: a free one.
     """
-    if sum((bool(query), queries is not None, serve)) != 1:
-        raise UserError('give a query ("a storm at sea"), a file of them with --queries, or --serve')
+    if bool(query) == (queries is not None):
+        raise UserError('give a query ("a storm at sea"), or a file of them with --queries')
     asked_queries = [query] if queries is None else read_queries(queries)
-    if serve:
-        listen(port).server_close()  # a port that is taken is said before anything is encoded
     sentences = read_split(text) if split else read_lines(text)
-    searchers = [
-        _searcher(name, pooling, precision, sentences, split) for name in filter(None, [model, beside])
-    ]
-    if serve:
-        serve_until_interrupted(
-            searchers, os.path.basename(text) or text, top, port, partial(print, flush=True)
-        )
-        return
-    found = {one.name: one.index.nearest(one.encode(asked_queries), top) for one in searchers}
+    found: dict[str, list[list[Hit]]] = {}
+    for name in filter(None, [model, beside]):
+        opened, index = _open(name, pooling, precision, sentences, split)
+        found[opened.name] = index.nearest(opened.encode_query(asked_queries), top)
     for number, line in enumerate(asked_queries):
         print(f"{'' if number == 0 else chr(10)}{line}")
         for name, hits in found.items():
@@ -97,7 +82,9 @@ def search(
         replace_durably(out, "".join(lines).encode())
 
 
-def _searcher(name: str, pooling: str, precision: str, sentences: list[str], split: bool) -> Searcher:
+def _open(
+    name: str, pooling: str, precision: str, sentences: list[str], split: bool
+) -> tuple[EmbeddingModel, SentenceIndex]:
     """Open a model, and read or encode the vectors of the sentences."""
     source = name if names_function(name) else resolve(name)
     identity = source if isinstance(source, str) else source.identity
@@ -112,7 +99,7 @@ def _searcher(name: str, pooling: str, precision: str, sentences: list[str], spl
         counts = f"{cut:,} of {len(sentences):,} {what} are longer than {model.longest} tokens"
         said = f"note: {counts}, at which {model.name} cuts them: their ends are not searched{remedy}"
         print(said, file=sys.stderr)
-    return Searcher(model.name, model.encode_query, index)
+    return model, index
 
 
 def read_lines(text: str) -> list[str]:

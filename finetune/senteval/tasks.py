@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pretrain.benchmarks.files import data_root, known_name, lines, locate
-from pretrain.benchmarks.sets import SENTEVAL, DataSet, Part, parts
+from pretrain.benchmarks.sets import SENTEVAL, DataSet
 from pretrain.common.errors import UserError
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -285,25 +285,16 @@ PROBING = tuple(_PROBING)
 
 
 def _data_set(task: str, name: str = "", origin: str = SENTEVAL) -> DataSet:
-    files = tuple(f"SentEval/{file}" for file in TASKS[task].files)
-
-    def count(root: Path) -> int:
-        return sum(len(split) for split in load(task, root).splits.values())
-
-    part = Part(files, sum(TASKS[task].sizes.values()), count)
-    return DataSet(name or f"SentEval/{task}", {"all": part}, origin)
+    return DataSet(
+        name or f"SentEval/{task}", tuple(f"SentEval/{file}" for file in TASKS[task].files), origin
+    )
 
 
-_SNLI_SPLITS = {
-    split: (tuple(f"SentEval/SNLI/{kind}.{split}" for kind in ("s1", "s2", "labels")), rows)
-    for split, rows in TASKS["SNLI"].sizes.items()
-}
 DATA_SETS = (
     _data_set("STS-B-supervised", "SentEval/STS-B"),
     _data_set("SICK-E", "SentEval/SICK"),
     *map(_data_set, (*TRANSFER, "SST5")),
-    # Split by split: dev and test serve without the training set.
-    DataSet("SentEval/SNLI", parts(_SNLI_SPLITS, read_snli), f"{SENTEVAL}; nlp.stanford.edu/projects/snli"),
+    _data_set("SNLI", origin=f"{SENTEVAL}; nlp.stanford.edu/projects/snli"),
     *(
         _data_set(task, f"probing/{task}", "github.com/facebookresearch/SentEval, data/probing")
         for task in PROBING

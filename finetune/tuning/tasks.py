@@ -6,13 +6,12 @@ files begin with a byte order mark. Test rows are known to the leaderboard by th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from pretrain.benchmarks.files import data_root, known_name, lines, locate
-from pretrain.benchmarks.sets import DataSet, Part
+from pretrain.benchmarks.sets import DataSet
 from pretrain.common.errors import UserError
 
 ZERO_ONE = ("0", "1")
@@ -205,21 +204,10 @@ def _target(task: GlueTask, label: str, where: str) -> float:
     return task.labels.index(label)
 
 
-def _data_set(task: GlueTask) -> DataSet:
-
-    def count(split: str, root: Path) -> int:
-        rows = read_split(task, split, root)
-        assert rows is not None  # a part is counted where its files are there
-        return len(rows)
-
-    parts = {
-        Path(task.file(split)).stem: Part((task.file(split),), rows, partial(count, split))
-        for split, rows in task.sizes.items()
-    }
-    return DataSet(f"GLUE/{task.name}", parts, "gluebenchmark.com/tasks")
-
-
-DATA_SETS = tuple(map(_data_set, TASKS.values()))
+DATA_SETS = tuple(
+    DataSet(f"GLUE/{task.name}", tuple(map(task.file, task.sizes)), "gluebenchmark.com/tasks")
+    for task in TASKS.values()
+)
 
 
 def files(name: str, root: Path) -> list[Path]:

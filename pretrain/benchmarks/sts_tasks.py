@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pretrain.benchmarks.files import known_name, lines, senteval_folder
-from pretrain.benchmarks.sets import SENTEVAL, DataSet, Part
+from pretrain.benchmarks.sets import SENTEVAL, DataSet
 from pretrain.common.errors import UserError
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
@@ -196,14 +196,7 @@ def _pairs(name: str, file: Path, cells: Sequence[tuple[str, ...]]) -> Pairs:
     return Pairs(name, first, second, np.asarray(gold))
 
 
-def _data_set(task: str) -> DataSet:
-    """Return a year's set; pairs without a gold score do not count."""
-    files = tuple(f"SentEval/{file}" for file in _year_files(task))
-
-    def count(root: Path) -> int:
-        return sum(len(pairs) for pairs in StsFiles(root).load(task))
-
-    return DataSet(f"SentEval/{task}", {"pairs": Part(files, OFFICIAL_PAIRS[task], count)}, SENTEVAL)
-
-
-DATA_SETS = tuple(map(_data_set, YEAR_SUBSETS))
+DATA_SETS = tuple(
+    DataSet(f"SentEval/{task}", tuple(f"SentEval/{file}" for file in _year_files(task)), SENTEVAL)
+    for task in YEAR_SUBSETS
+)

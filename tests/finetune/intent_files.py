@@ -4,13 +4,13 @@ import json
 
 
 def layout(folder):
-    """A few examples of every set in its own format; ATIS has a class that only the test set knows."""
-    for name in ("SNIPS", "HWU64", "ATIS"):
+    """A few examples of every set in its own format; SNIPS has a class that only the test set knows."""
+    for name in ("SNIPS", "HWU64"):
         for part in ("train", "valid", "test"):
             where = folder / "intents" / name / part
             where.mkdir(parents=True)
             labels = [f"class{n % 3}" for n in range(30)] + (
-                ["unseen"] if part == "test" and name == "ATIS" else []
+                ["unseen"] if part == "test" and name == "SNIPS" else []
             )
             (where / "label").write_text("".join(f"{label}\n" for label in labels))
             (where / "seq.in").write_text("".join(f"{part} {n} {label} \n" for n, label in enumerate(labels)))

@@ -1,16 +1,11 @@
-"""Baselines: LSA against scikit-learn's pipeline, averaged word vectors by hand, whitening against the
-paper's algorithm."""
+"""Baselines: averaged word vectors by hand, whitening against the paper's algorithm."""
 
 import numpy as np
 import pytest
 from commands import call
-from loader_helpers import write_folder
 from model_folders import save_bert, save_run, save_wide_bert
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfTransformer
 from transformers import AutoTokenizer
 
-from augment.core.ragged import Ragged
 from finetune import baselines
 from finetune.encoders.models import open_model
 from finetune.encoders.source import resolve
@@ -20,34 +15,6 @@ from pretrain.common.errors import UserError
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return save_wide_bert(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def prepared(folder, tmp_path):
-    """Prepared data of 60 made-up sentences over the small BERT's vocabulary."""
-    rng = np.random.RandomState(0)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    rows = [[2, *rng.randint(5, len(tokenizer), rng.randint(2, 9)), 3] for _ in range(60)]
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
-    sequences = Ragged(np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)]))
-    write_folder(tmp_path, {"train": sequences}, len(tokenizer), 16)
-    return tmp_path, rows, tokenizer
-
-
-def test_lsa_is_scikit_learns(prepared):
-    data, rows, tokenizer = prepared
-    counts = np.zeros((len(rows), len(tokenizer)))
-    for number, row in enumerate(rows):
-        np.add.at(counts[number], [token for token in row if token not in tokenizer.all_special_ids], 1)
-    transformer = TfidfTransformer().fit(counts)
-    expected = TruncatedSVD(8, random_state=1).fit_transform(transformer.transform(counts))
-    baselines.save(baselines.lsa_vectors(data, 8), data / "tokenizer", data / "lsa")
-    texts = [" ".join(tokenizer.convert_ids_to_tokens(row[1:-1])) for row in rows]
-    keep = [n for n, text in enumerate(texts) if "##" not in text]
-    found = open_model(str(data / "lsa")).encode([texts[n] for n in keep])
-    expected = expected[keep]
-    cosine = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
-    np.testing.assert_allclose(cosine, 1, atol=1e-5)
 
 
 def test_averaged_vectors_are_means_of_the_input_rows(folder, tmp_path):
@@ -157,25 +124,12 @@ def test_whitened_folders_load_everywhere(models, tmp_path, kind, pooling):
     assert (np.abs(whitened.T @ whitened / len(vectors) - np.eye(16)) < 1e-6).all()
 
 
-def test_whitening_on_a_prepared_folder(prepared, models, tmp_path):
-    data, rows, tokenizer = prepared
-    assert baselines.source_sentences(str(data), 1000) == [tokenizer.decode(row[1:-1]) for row in rows]
-    assert len(baselines.source_sentences(str(data), 25)) == 25
-    words = {"source": str(data), "out": str(tmp_path / "white"), "pooling": "mean", "dimensions": "8"}
-    call(baselines.whiten, str(models["bert"]), **words)
-    vectors = open_model(tmp_path / "white").encode(baselines.source_sentences(str(data), 1000))
-    np.testing.assert_allclose(vectors.mean(0), 0, atol=1e-3)
-    np.testing.assert_allclose(vectors.T @ vectors / len(vectors), np.eye(8), atol=1e-3)
-
-
 def test_mistakes_are_named(tmp_path, models):
     (tmp_path / "text").write_text("\n".join(TEXTS) + "\n")
     text, bert = str(tmp_path / "text"), str(models["bert"])
     for function, words, flags, match in (
-        (baselines.lsa, (), {}, "--data is missing"),
         (baselines.averaged, (), {}, "MODEL is missing"),
         (baselines.whiten, (bert,), {}, "--source is missing"),
-        (baselines.lsa, (bert,), {"data": "x"}, "unexpected word"),
         (baselines.averaged, (bert,), {"pooling": "cls"}, "unknown flag --pooling"),
         (baselines.whiten, (bert,), {"source": tmp_path / "none"}, "--source .* there is no such file"),
         (baselines.whiten, (bert,), {"source": text, "dimensions": "33"}, r"vary in \d+ of 32 dimensions"),
@@ -185,6 +139,6 @@ def test_mistakes_are_named(tmp_path, models):
         with pytest.raises(UserError, match=match):
             call(function, *words, **flags, out=tmp_path / "x")
     with pytest.raises(UserError, match="--out is missing"):
-        call(baselines.lsa, data="x")
+        call(baselines.averaged, bert)
     with pytest.raises(UserError, match="the model's own folder"):
         call(baselines.whiten, str(models["run"]), source=text, out=str(models["run"] / "export"))

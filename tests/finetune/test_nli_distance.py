@@ -124,7 +124,7 @@ def test_mistakes_are_one_message(tmp_path):
     with pytest.raises(UserError, match="must name sent0, sent1 and hard_neg"):
         load("triplets", data)
     (data / "NLI" / "nli_triplets_from_snli.csv").unlink()
-    with pytest.raises(UserError, match="fetch NLI/SimCSE"):
+    with pytest.raises(UserError, match=r"nli_for_simcse\.csv is not there; `clearly benchmarks check"):
         load("triplets", data)
     (data / "SentEval" / "SNLI" / "s1.test").write_text("one line\n")
     with pytest.raises(UserError, match="differ in lines"):

@@ -86,14 +86,6 @@ def test_an_array_gives_what_one_process_gives(submit, tmp_path, words):
     assert "all runs are done" in printed
 
 
-def test_others_wait_for_the_runs_of_mnli(submit, tmp_path):
-    jobs, _ = submit("--tasks", "MNLI,RTE", "--seeds", "1", "--epochs", "1", "--mnli_init")
-    assert len(jobs) == 3
-    wait(lambda: states(jobs[-1]) == ["COMPLETED"], tmp_path)
-    assert set(figures(tmp_path / "out")) == {"MNLI", "RTE"}
-    assert "to start from" not in "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
-
-
 def test_a_run_that_is_asked_to_stop_is_requeued_and_continues(submit, tmp_path):
     jobs, _ = submit("--tasks", "CoLA", "--seeds", "1", "--epochs", "2000")
     log = tmp_path / f"slurm-glue-{jobs[0]}_0.out"

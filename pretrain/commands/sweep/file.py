@@ -68,7 +68,7 @@ class Figure(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["lines", "dots", "correlations", "nli", "cases", "differences"]
+    kind: Literal["lines", "dots", "correlations", "nli", "differences"]
     title: str = ""
     columns: list[str] = []
     """which, a panel each; default: the file's own"""
@@ -80,8 +80,6 @@ class Figure(BaseModel):
     """dots, correlations: the key of rows' `at` that makes columns of its own"""
     by: str = ""
     """dots, correlations: the key of rows' `at` that names what is compared; default: rows"""
-    flags: dict[str, Any] = {}
-    """cases: what to read, by the names of finetune.figures.cases"""
 
 
 class Sweep(BaseModel):

@@ -10,9 +10,10 @@ from model_folders import save_bert, save_run
 from scipy import stats
 from sts_layout import write_layout
 
+from finetune import sts
 from finetune.answers import Answers
 from finetune.compare import __main__ as command
-from finetune.compare.examples import AVERAGE, example_differences
+from finetune.compare.examples import example_differences
 from finetune.results import Evaluation, TaskResult
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.common.errors import UserError
@@ -27,7 +28,7 @@ def sts_of(golds, noise, seed):
         answers = Answers.of(predicted, gold, "spearman", task)
         found.tasks[task] = TaskResult("spearman", value, {}, answers=answers)
     mean = np.mean([one.value for one in found.tasks.values()])
-    found.tasks[AVERAGE] = TaskResult("mean", mean, {})
+    found.tasks["average of 7 STS"] = TaskResult("mean", mean, {})
     return found
 
 
@@ -52,7 +53,7 @@ def test_differences_are_of_the_same_pairs_and_their_interval_is_scipys_bootstra
     width = theirs.high - theirs.low
     assert ours.told and ours.low == pytest.approx(theirs.low, abs=0.1 * width)
     assert ours.high == pytest.approx(theirs.high, abs=0.1 * width)
-    wide, narrow = found["STS12"]["other"].difference, found[AVERAGE]["other"].difference
+    wide, narrow = found["STS12"]["other"].difference, found["average of 7 STS"]["other"].difference
     assert narrow.high - narrow.low < wide.high - wide.low
 
 
@@ -71,7 +72,10 @@ def two_runs(tmp_path):
 
 
 def test_the_page_has_scores_recipes_and_curves(two_runs, tmp_path, capsys):
-    call(command.compare, *two_runs, out=tmp_path / "out", eval_data=write_layout(tmp_path / "data"))
+    data = write_layout(tmp_path / "data")
+    for run in two_runs:
+        call(sts.main, run, pooling="mean", eval_data=data)
+    call(command.compare, *two_runs, out=tmp_path / "out")
     page = (tmp_path / "out" / "compare.html").read_text()
     assert "train.lr" in page and "0.0003" in page and "<svg" in page and "less run0" in page
     content = json.loads((tmp_path / "out" / "compare.json").read_text())
@@ -82,14 +86,17 @@ def test_the_page_has_scores_recipes_and_curves(two_runs, tmp_path, capsys):
 
 
 def test_the_page_is_sound_in_a_browser(browser, two_runs, tmp_path):
-    call(command.compare, *two_runs, out=tmp_path / "out", eval_data=write_layout(tmp_path / "data"))
+    data = write_layout(tmp_path / "data")
+    for run in two_runs:
+        call(sts.main, run, pooling="mean", eval_data=data)
+    call(command.compare, *two_runs, out=tmp_path / "out")
     browser.get((tmp_path / "out" / "compare.html").as_uri())
     assert "run1" in browser.find_element("tag name", "body").text
     require_sound(browser)
 
 
 def test_what_is_no_model_is_not_compared(two_runs, tmp_path):
-    with pytest.raises(UserError, match=r"run2: there is no folder .*did you mean .*run\d"):
+    with pytest.raises(UserError, match="run2: there is no such folder, and no results in"):
         call(command.compare, two_runs[0], tmp_path / "run2", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -31,9 +31,8 @@ def evaluation(name, model, protocol="simcse"):
 
 
 @pytest.fixture
-def models(tmp_path, monkeypatch):
+def models(tmp_path):
     """Three folders of results: the second is better, the third is the same but for one task's examples."""
-    monkeypatch.delenv("CLEAR_DATA", raising=False)
     same = predicted(0.7)
     for model, share in (("plain", 0.0), ("better", 0.9), ("alike", 0.0)):
         found = evaluation("senteval", model)
@@ -46,10 +45,6 @@ def models(tmp_path, monkeypatch):
         add(found, "SST5", *((same[:300], GOLD[:300], "other data") if other else (same,)))
         found.tasks["SICK-E"] = TaskResult("accuracy", 50.0, {})  # as files of earlier versions have it
         write(found, tmp_path / model)
-        clustered = evaluation("clustering", model)
-        trials = [{"accuracy": 50 + 100 * share + trial} for trial in range(10)]
-        clustered.add("tweet", "accuracy", {"accuracy": 54.5 + 100 * share}, trials=trials)
-        write(clustered, tmp_path / model)
     glue = evaluation("glue", "plain", "median of 5 seeds")
     add(glue, "RTE", predicted(0.6))
     write(glue, tmp_path / "plain")
@@ -75,7 +70,6 @@ def test_differences_have_intervals_over_the_examples(models, tmp_path, capsys):
     average = tasks["average of 7 transfer"]["better"]
     assert average["high"] - average["low"] < better["high"] - better["low"]
     assert average["low"] < average["difference"] < average["high"]
-    assert found["clustering"]["tweet"]["better"]["low"] > 80  # of 90
     assert set(found["glue"]["RTE"]) == {"plain", "better"}
     printed = capsys.readouterr().out
     assert "senteval, better:" in printed and "~ +0.00 [+0.00, +0.00]" in printed
@@ -105,8 +99,7 @@ def test_answers_of_other_figures_are_refused(models, tmp_path):
     assert "cannot be read" in compared(models, tmp_path)["senteval"]["TREC"]["better"]["reason"]
 
 
-def test_models_that_share_no_evaluation_are_compared_without(tmp_path, monkeypatch):
-    monkeypatch.delenv("CLEAR_DATA", raising=False)
+def test_models_that_share_no_evaluation_are_compared_without(tmp_path):
     for model, name in (("one", "senteval"), ("other", "intents")):
         found = evaluation(name, model)
         add(found, "TREC", predicted(0.5))

@@ -1,4 +1,4 @@
-"""The data folder: found, and checked against published sizes."""
+"""The data folder: found, and what it lacks."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from finetune.data import __main__ as data_command
 from finetune.data.catalogue import CATALOGUE, check, choose, report
 from finetune.data.fetch import HUB
 from pretrain.benchmarks.files import csv_columns, data_root, find, lines, senteval_folder
-from pretrain.benchmarks.sets import DataSet, Part
+from pretrain.benchmarks.sets import DataSet
 from pretrain.common.errors import UserError
 
 
@@ -61,39 +61,25 @@ def test_csv_as_spreadsheets_save_it(tmp_path):
 # ------------------------------------------------------------------------------------------------------------
 
 
-def counted(rows):
-    def count(root):
-        if rows is None:
-            raise UserError("file, line 3: no number")
-        return rows
-
-    return count
-
-
 @pytest.mark.parametrize(
-    "files,rows,state,detail",
+    "files,state,detail",
     [
-        (("a", "b"), 7, "complete", ""),
-        (("a",), 7, "incomplete", "test: b missing"),
-        ((), 7, "missing", "train: a missing"),
-        (("a", "b"), 5, "incomplete", "train: 5 rows, 7 as published"),
-        (("a", "b"), None, "damaged", "line 3: no number"),
+        (("a", "b"), "complete", ""),
+        (("a",), "incomplete", "b missing"),
+        ((), "missing", "a and 1 more missing"),
     ],
 )
-def test_states(tmp_path, files, rows, state, detail):
+def test_states(tmp_path, files, state, detail):
     for file in files:
         (tmp_path / file).write_text("")
-    parts = {"train": Part(("a",), 7, counted(rows)), "test": Part(("b",), 7, counted(7))}
-    found = check(DataSet("GROUP/set", parts, "somewhere"), tmp_path)
-    assert found.state == state and detail in " ".join(found.details)
-    printed = report(found, tmp_path, 12)
-    assert ("get it: somewhere" in printed) == (state != "complete")
+    printed = report(DataSet("GROUP/set", ("a", "b"), "somewhere"), tmp_path, 12)
+    assert detail in printed and ("get it: somewhere" in printed) == (state != "complete")
     assert printed.startswith(f"GROUP/set     {state}")
 
 
 def test_sets_are_chosen_by_group_and_name():
-    assert [one.name for one in choose("glue/rte, ATIS")] == ["GLUE/RTE", "intents/ATIS"]
-    assert len(choose("clustering")) == 8 and choose("") == list(CATALOGUE)
+    assert [one.name for one in choose("glue/rte, SNIPS")] == ["GLUE/RTE", "intents/SNIPS"]
+    assert len(choose("clustering")) == 6 and choose("") == list(CATALOGUE)
     with pytest.raises(UserError, match=r"unknown set 'MRPC'.*SentEval/MRPC,.*GLUE/MRPC"):
         choose("MRPC")
     with pytest.raises(UserError, match="did you mean 'intents/SNIPS'"):
@@ -108,66 +94,7 @@ def test_catalogue_covers_every_group_and_only_known_sets_are_fetchable():
     for one in CATALOGUE:  # what fetch writes is what check looks for
         if one.name in HUB:
             written = {file.path for files in HUB[one.name].splits.values() for file in files}
-            assert written == {file for part in one.parts.values() for file in part.files}
-
-
-@pytest.mark.parametrize(
-    "name,file,rows,details",
-    [
-        (
-            "GLUE/QQP",
-            "dev.tsv",
-            [
-                "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
-                '1\t1\t2\tIs it "so',
-                "",
-                "really?\tyes\t0",
-                "2\t3\t4\ta\tb\t1",
-                "3\t3\t4\ta\tb\t",
-            ],
-            "dev: 1 rows, 40,430 as published",
-        ),
-        (
-            "GLUE/RTE",
-            "dev.tsv",
-            ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tperhaps"],
-            "line 2: unknown label 'perhaps'",
-        ),
-        (
-            "GLUE/AX",
-            "diagnostic.tsv",
-            ["index\tsentence1\tsentence2", "0\ta\tb"],
-            "diagnostic: 1 rows, 1,104 as published",
-        ),
-        (
-            "ANLI/R1",
-            "dev.jsonl",
-            ['{"context": "a", "hypothesis": "b", "label": "e"}', "{"],
-            "dev.jsonl, line 2: no JSON",
-        ),
-        (
-            "SentEval/SNLI",
-            "s1.dev",
-            ["one line, and no other files have it"],
-            "labels.dev have 1, 2, 2 lines",
-        ),
-        ("intents/SNIPS", "valid/seq.in", ["play a song", ""], "2 lines in seq.in but 1 in label"),
-        ("zh/STS-B", "cnsd-sts-dev.txt", ["1||一||二||3", "2||一||二"], "line 2: expected number"),
-    ],
-)
-def test_rows_are_counted_by_the_reader(tmp_path, name, file, rows, details):
-    """What it skips is not counted, what it refuses is damage."""
-    folder = tmp_path / name.replace("GLUE/AX", "GLUE/diagnostic")
-    (folder / file).parent.mkdir(parents=True)
-    (folder / file).write_text("\n".join(rows) + "\n", encoding="utf-8")
-    for other, content in (
-        ("SNLI/s2.dev", "a\nb\n"),
-        ("SNLI/labels.dev", "neutral\nneutral\n"),
-        ("SNIPS/valid/label", "Play\n"),
-    ):
-        if other.startswith(folder.name):
-            (folder.parent / other).write_text(content)
-    assert details in " ".join(check(choose(name)[0], tmp_path).details)
+            assert written == set(one.files)
 
 
 @pytest.mark.parametrize(
@@ -182,9 +109,8 @@ def test_senteval_in_its_own_layout(tmp_path):
     probing = tmp_path / "SentEval" / "probing"
     probing.mkdir(parents=True)
     (tmp_path / "SentEval" / "downstream" / "MR").mkdir(parents=True)
-    (probing / "past_present.txt").write_text("tr\tPAST\ta b\nva\tPRES\tc d\nte\tPAST\te f\ntr\tPRES\tg\n")
-    found = check(choose("Tense")[0], tmp_path)
-    assert found.details == ("all: 4 rows, 120,000 as published",)
+    (probing / "past_present.txt").touch()
+    assert check(choose("Tense")[0], tmp_path) == ("complete", [])
 
 
 def test_check_command(tmp_path, capsys):
@@ -212,7 +138,7 @@ def test_help_and_mistakes_on_the_command_line(tmp_path):
 
 
 @needs_data("SentEval", "GLUE", "clustering", "intents", "zh")
-def test_real_sets_are_counted_as_published():
-    names = "SentEval/STS13,SentEval/TREC,GLUE/CoLA,GLUE/RTE,GLUE/AX,googlenews_T,intents/ATIS,CLINC150,zh"
+def test_real_sets_are_found():
+    names = "SentEval/STS13,SentEval/TREC,GLUE/CoLA,GLUE/RTE,GLUE/AX,googlenews_TS,intents/SNIPS,CLINC150,zh"
     statuses = {one.name: check(one, DATA) for one in choose(names)}
-    assert {status.state for status in statuses.values()} == {"complete"}, statuses
+    assert {state for state, _ in statuses.values()} == {"complete"}, statuses

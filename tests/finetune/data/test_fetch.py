@@ -4,25 +4,21 @@ import csv
 import json
 import socket
 import time
-from pathlib import Path
 
 import datasets
 import pytest
 from commands import call
 from huggingface_hub import constants
-from real_data import DATA, needs_data
+from real_data import DATA
 
 from finetune.cola_probe import read as read_cola
 from finetune.data import __main__ as data_command
 from finetune.data.catalogue import check, choose
-from finetune.data.fetch import fetch, treebank
+from finetune.data.fetch import fetch
 from finetune.nli_distance import load as load_nli
-from finetune.senteval.tasks import load as load_senteval
 from finetune.zh_sts import read as read_chinese
-from pretrain.benchmarks.files import csv_columns, lines
+from pretrain.benchmarks.files import lines
 from pretrain.common.errors import UserError
-
-TRIPLET = ("sent0", "sent1", "hard_neg")
 
 
 @pytest.fixture(autouse=True)
@@ -62,8 +58,7 @@ def test_anli_from_parquet(tmp_path):
     written = [json.loads(line) for line in lines(tmp_path / "out" / "ANLI" / "R1" / "train.jsonl")]
     assert written[1] == {"uid": "u1", "context": "p “q”", "hypothesis": "h\t1", "label": "n"}
     assert load_nli("ANLI", tmp_path / "out").contradicts.sum() == 4
-    found = check(choose("ANLI/R1")[0], tmp_path / "out")
-    assert found.state == "incomplete" and "train: 6 rows, 16,946 as published" in found.details
+    assert check(choose("ANLI/R1")[0], tmp_path / "out") == ("complete", [])
 
 
 def test_glue_from_a_folder_with_configurations(tmp_path):
@@ -124,52 +119,6 @@ def test_mnli_and_its_dev_set(tmp_path):
     fetch("NLI/MNLI-dev", tmp_path, str(source))
     row = json.loads(next(lines(tmp_path / "NLI" / "mnli_dev.jsonl")))
     assert row == {"premise": "p", "hypothesis": "h", "label": "contradiction"}
-
-
-def test_snli_drops_pairs_without_agreement(tmp_path):
-    rows = [{"premise": "p", "hypothesis": f"h{n}", "label": label} for n, label in enumerate((0, -1, 2))]
-    for split in ("train", "validation", "test"):
-        parquet(tmp_path / "hub", split, rows)
-    fetch("SentEval/SNLI", tmp_path, str(tmp_path / "hub"))
-    folder = tmp_path / "SentEval" / "SNLI"
-    assert list(lines(folder / "labels.dev")) == ["entailment", "contradiction"]
-    assert list(lines(folder / "s2.dev")) == ["h0 ", "h2 "]
-    assert load_nli("SNLI", tmp_path).entailed == ["h0 "]
-
-
-def test_snli_is_written_byte_for_byte_as_senteval_has_it(tmp_path):
-    """Expected bytes: SentEval's tokenizer.sed on the same lines (GNU sed; the C and UTF-8 locales agree)."""
-    pairs = [('Two girls, aged 5, don\'t go to a "café".', 'A "d\'ye cannot" (sign)...')]
-    pairs += [("It's the kids' $5.", "Stop-- now! é")]
-    expected = {
-        "s1": "Two girls , aged 5 , do n't go to a `` caf\u00e9 '' . \nIt 's the kids ' $ 5 . \n",
-        "s2": "A `` d' ye can not '' ( sign ) ... \nStop -- now ! \u00e9 \n",
-    }
-    for split in ("train", "validation", "test"):
-        parquet(tmp_path / "hub", split, [{"premise": a, "hypothesis": b, "label": 2} for a, b in pairs])
-    fetch("SentEval/SNLI", tmp_path, str(tmp_path / "hub"))
-    for kind, text in expected.items():
-        content = (tmp_path / "SentEval" / "SNLI" / f"{kind}.train").read_bytes()
-        assert content == text.encode()
-    read = load_senteval("SNLI", tmp_path).splits["train"]
-    # SentEval's loadFile
-    official = [" ".join(line.split()) for line in content.decode("latin-1").splitlines()]
-    assert sorted(read.second) == sorted(official) and "Stop -- now ! Ã©" in official
-
-
-@needs_data("NLI/nli_triplets_from_snli.csv", "SentEval/SNLI")
-def test_raw_sentences_become_those_of_the_published_files():
-    """SNLI's dev and test sentences, raw in the triplets; 350 of them are not in SentEval's dev and test
-    under any spelling."""
-    raw = {
-        cell for row in csv_columns(Path(DATA, "NLI", "nli_triplets_from_snli.csv"), *TRIPLET) for cell in row
-    }
-    files = [
-        Path(DATA, "SentEval", "SNLI", f"{kind}.{part}") for kind in ("s1", "s2") for part in ("dev", "test")
-    ]
-    published = {line for file in files for line in lines(file)}
-    found = sum(treebank(sentence) in published for sentence in raw)
-    assert found >= 17_000 and len(raw) - found < 400
 
 
 def test_other_formats(tmp_path):

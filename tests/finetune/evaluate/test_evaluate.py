@@ -285,9 +285,9 @@ def test_fine_tuning_does_with_what_its_own_commands_do_with(tmp_path):
 @pytest.mark.full
 def test_mteb_is_a_suite_whose_units_are_its_tasks(run_folder, tmp_path, monkeypatch):
     pytest.importorskip("mteb", reason="mteb is not installed; the extra `mteb` brings it")
-    units = suites.suite_named("mteb-eng")
+    units = suites.suite_named("mteb-eng", tmp_path)
     assert len(units) == 41
-    assert set(units) < set(suites.suite_named("all"))
+    assert set(units) < set(suites.suite_named("all", tmp_path))
     monkeypatch.delenv("CLEAR_DATA", raising=False)  # none of its data lies there
     monkeypatch.setattr(suites, "_hub_fault", lambda: "the hub does not answer")
     with pytest.raises(UserError, match="MTEB's data cannot be loaded: the hub does not answer"):
@@ -296,7 +296,7 @@ def test_mteb_is_a_suite_whose_units_are_its_tasks(run_folder, tmp_path, monkeyp
 
 def test_suites_reject_what_they_do_not_know():
     with pytest.raises(UserError, match="did you mean 'quick'"):
-        suites.suite_named("quikc")
+        suites.suite_named("quikc", Path())
 
 
 @pytest.mark.full

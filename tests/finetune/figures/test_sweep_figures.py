@@ -6,15 +6,12 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from commands import call
-from model_folders import save_bert
 from scipy import stats
 
 from finetune.figures import __main__ as figures
 from finetune.figures import tables
-from finetune.figures.cases import negated_pairs, ranks, words_of
 from finetune.figures.drawing import COLOURS, GREY, NotThere, histogram
 from finetune.results import Evaluation, TaskResult
-from pretrain.benchmarks.sts_tasks import Pairs
 from pretrain.commands.sweep.file import Figure
 from pretrain.common.errors import UserError
 
@@ -110,14 +107,15 @@ def test_correlations_are_over_what_rows_compare_and_apart_for_each_kind():
         rows.append(row(f"p{number}", {"name": f"r{number}", "as": "positive"}, A=positive, **both))
         rows.append(row("n", {"name": f"r{number}", "as": "negative"}, A=negative, **both))
     asked = figure(kind="correlations", by="name", split="as")
-    _, text = tables.correlations(content(*rows, A="dev", S="start.geometry.x"), asked)
-    lines = text.splitlines()
-    assert lines[2] == "| | positive: A | S | negative: A |"
+    (axis,) = tables.correlations(content(*rows, A="dev", S="start.geometry.x"), asked).axes
+    assert [one.get_text() for one in axis.get_xticklabels()] == ["positive: A", "S", "negative: A"]
     result = stats.pearsonr(values[:, 0], values[:, 2])
-    cell = ("~ " if result.pvalue >= 0.05 else "") + f"{result.statistic:.2f}"
-    assert lines[4].split(" | ")[2] == cell and lines[4].startswith("| positive: A | 1.00 |")
-    _, text = tables.correlations(content(*rows[::2], A="dev", S="sts.average"), figure(kind="correlations"))
-    assert text.splitlines()[2] == "| | A | S |" and text.splitlines()[4].split(" | ")[2].rstrip(" |") == cell
+    drawn = axis.texts[1]  # of the first row, by the second column
+    assert drawn.get_text() == f"{result.statistic:.2f}"
+    assert (drawn.get_color() == GREY) == (result.pvalue >= 0.05)
+    alone = content(*rows[::2], A="dev", S="sts.average")
+    (axis,) = tables.correlations(alone, figure(kind="correlations")).axes
+    assert [one.get_text() for one in axis.texts] == ["1.00", drawn.get_text(), drawn.get_text(), "1.00"]
     with pytest.raises(NotThere, match="three rows"):
         tables.correlations(content(*rows[:4], A="dev", S="start.geometry.x"), asked)
 
@@ -146,34 +144,3 @@ def test_the_command_draws_what_is_there_and_names_what_is_not(tmp_path, capsys)
         call(figures.draw, str(tmp_path), only="x")
     with pytest.raises(UserError, match="is the table of a sweep"):
         call(figures.draw, str(tmp_path / "nowhere"))
-
-
-def test_cases_are_pairs_with_one_negation_spread_over_their_scores():
-    sides = ["A man is not eating", "A man eats", "Nobody sings", "It isn't so", "Notable", "cannot be"]
-    pairs = Pairs(
-        "p", sides, ["A man eats", "A cat", "No dog", "It is so", "x", "a"], np.array([4.0, 1, 3, 2, 5, 0])
-    )
-    assert negated_pairs(pairs, 9) == [3, 0] and negated_pairs(pairs, 1) == [3]
-    values = np.random.default_rng(0).integers(0, 9, 50).astype(float)
-    assert ranks(values) == pytest.approx(100 * (stats.rankdata(values) - 0.5) / 50)
-
-
-def test_words_weights_are_the_attention_of_the_output_token(tmp_path):
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
-    from finetune.encoders.models import open_model
-
-    folder = save_bert(tmp_path / "bert")
-    sentence = "a man is eating"
-    ((words, weights),) = words_of(open_model(str(folder), "cls"), [sentence])
-    assert words == sentence.split() and weights.sum() == pytest.approx(1)
-    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    encoded = AutoTokenizer.from_pretrained(folder)(sentence, return_tensors="pt")
-    with torch.no_grad():
-        rows = model(**encoded, output_attentions=True).attentions[-1][0, :, 0].mean(0)[1:-1]
-    by_word = np.zeros(4)
-    np.add.at(by_word, [word for word in encoded.word_ids(0) if word is not None], rows.numpy())
-    assert weights == pytest.approx(by_word / by_word.sum(), abs=1e-6)
-    ((_, mean),) = words_of(open_model(str(folder), "mean"), [sentence])
-    assert mean != pytest.approx(weights, abs=1e-6)

@@ -10,7 +10,7 @@ from word_sentences import sentences
 from augment.core.errors import AugmentationError
 from finetune.encoders.models import open_model
 from finetune.geometry import measures
-from finetune.geometry.augmentations import AugmentedSentences, compare, pseudo_perplexity, views
+from finetune.geometry.augmentations import AugmentedSentences, compare, pseudo_perplexity
 from pretrain.common.errors import UserError
 
 
@@ -83,11 +83,11 @@ def test_a_function_has_no_perplexity_and_no_del(capsys):
     assert "letters does not run as a masked language model" in augmented.why_no_perplexity
     with pytest.raises(UserError, match="no pseudo-perplexity"):
         augmented.masked_losses(augmented.originals)
-    made = list(views(augmented, ["reorder", "crop:rate=0.5"], required=False))
-    assert [view.name for view in made] == ["reorder", "crop:rate=0.5"]
-    np.testing.assert_allclose(made[1].vectors, letters([augmented.text(made[1].rows[n]) for n in range(15)]))
+    view = augmented.view("crop:rate=0.5")
+    assert view.name == "crop:rate=0.5"
+    np.testing.assert_allclose(view.vectors, letters([augmented.text(view.rows[n]) for n in range(15)]))
     with pytest.raises(AugmentationError, match="did you mean 'reorder'"):
-        list(views(augmented, ["reoder"], required=False))
+        augmented.view("reoder")
 
 
 def test_a_model_without_head_says_so(folder, tmp_path):

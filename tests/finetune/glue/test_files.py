@@ -1,11 +1,10 @@
-"""GLUE: files as they are published, the copy on the hub, the files of the leaderboard."""
+"""GLUE: files as they are published, the files of the leaderboard."""
 
 import numpy as np
 import pytest
 from glue_files import write_glue
 from real_data import needs_data
 
-from finetune.glue.command import _load_tasks
 from finetune.tuning import tasks
 from pretrain.common.errors import UserError
 
@@ -51,36 +50,6 @@ def test_bad_data_is_one_message(tmp_path):
         tasks.load("STS-B", str(tmp_path))
     with pytest.raises(UserError, match="did you mean 'STS-B'"):
         tasks.load("STSB", str(tmp_path))
-
-
-def test_the_hubs_copy(monkeypatch, tmp_path):
-    asked = []
-
-    def load_dataset(name, config, split, data_files):
-        import datasets
-
-        asked.append((name, config, split))
-        columns = {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [2, 0], "idx": [0, 1]}
-        return datasets.Dataset.from_dict(columns)
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    loaded = _load_tasks(["MNLI"], "hub")[0]["MNLI"]
-    assert asked[1] == ("nyu-mll/glue", "mnli", "validation_matched")
-    assert loaded.splits["dev_matched"].targets.tolist() == [2, 0]
-    assert loaded.splits["test_matched"].targets is None
-    again = _load_tasks(["MNLI"], "hub")[0]["MNLI"]
-    assert again.splits["train"].first == ["a", "b"] and len(asked) == 5  # kept
-
-
-def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(UserError, match="does not answer"):
-        _load_tasks(["MNLI"], "hub")
 
 
 def test_prediction_lines_are_the_leaderboards():

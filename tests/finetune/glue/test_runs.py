@@ -12,10 +12,7 @@ from finetune.glue import command as glue
 from finetune.glue.runs import GlueOptions, choose
 from finetune.glue.store import RunStore
 from finetune.tuning import finetuning, tasks
-from finetune.tuning.classifier import build_classifier, logits_of
-from finetune.tuning.labelled import encode_examples
 from finetune.tuning.recipe import Interrupted
-from finetune.tuning.run_files import read_tensors
 
 
 def stop_at(limit):
@@ -108,22 +105,6 @@ def test_sweep_takes_the_setting_with_the_best_median(source, data, tmp_path, mo
     assert (chosen["CoLA"].lr, chosen["CoLA"].batch_size) == (3e-5, 32)
 
 
-def test_mnli_initialisation_starts_from_the_same_seeds_model(source, data, tmp_path):
-    found = {name: tasks.load(name, str(data)) for name in ("RTE", "MNLI", "CoLA")}
-    options = GlueOptions(seeds=1, epochs=1, lr=1e-3, mnli_init=True)
-    store = RunStore(source, found, options, tmp_path)
-    runs = options.runs(list(found))
-    assert [run.task for run in runs] == ["MNLI", "RTE", "CoLA"]
-    plain = RunStore(source, found, GlueOptions(seeds=1, epochs=1, lr=1e-3), tmp_path)
-    for entry in runs[1:]:
-        store.compute(entry, "")  # MNLI's run comes with it
-    assert len(list(tmp_path.glob("MNLI-*.weights"))) == 1
-    assert plain.result(runs[1]) is None  # another start, another result
-    assert plain.result(runs[2]) is not None
-    plain.compute(runs[1], "")
-    assert plain.result(runs[1])["best"]["loss"] != store.result(runs[1])["best"]["loss"]
-
-
 def trained(capsys):
     """(task, learning rate, seed) of the runs that were fine-tuned since the last call, as the command says
     them."""
@@ -131,22 +112,8 @@ def trained(capsys):
     return [(task, float(lr), int(seed)) for task, seed, lr in said]
 
 
-def test_a_sweep_starts_others_from_a_run_of_its_own_grid(source, data, tmp_path, capsys):
-    found = {name: tasks.load(name, str(data)) for name in ("RTE", "MNLI")}
-    options = GlueOptions(seeds=1, epochs=1, sweep=True, mnli_init=True)
-    runs = options.runs(list(found))
-    starts = {options.start(run) for run in runs if run.task == "RTE"}
-    assert starts == {options.mnli_run(1)} and starts < set(runs)
-    assert all(options.start(run) is None for run in runs if run.task == "MNLI")
-    store = RunStore(source, found, options, tmp_path)
-    store.compute(options.mnli_run(1), "")
-    store.compute(next(run for run in runs if run.task == "RTE"), "")
-    assert [task for task, _, _ in trained(capsys)] == ["MNLI", "RTE"]
-
-
 def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path, capsys):
-    """Figures first; then predictions, another task's start and AX, each asked for later, repeat as little as
-    can be."""
+    """Figures first; then predictions and AX, each asked for later, repeat a task's best run alone."""
     write_glue(tmp_path / "data")
     found = {name: tasks.load(name, str(tmp_path / "data")) for name in ("RTE", "MNLI", "AX")}
     without_ax = {name: found[name] for name in ("RTE", "MNLI")}
@@ -167,7 +134,7 @@ def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path
     asked = store(predict=True)
     assert set(asked.unfinished(runs)) == {best, best_mnli}  # of each task the best seed predicts
     glue.compute_all(asked, runs)
-    assert trained(capsys) == [("RTE", 1e-3, best.seed)]  # MNLI's model is kept, and answers
+    assert trained(capsys) == [("RTE", 1e-3, best.seed), ("MNLI", 1e-3, best_mnli.seed)]
     assert set(asked.predictions(best_mnli)) == {"MNLI/test_matched", "MNLI/test_mismatched"}
     lost = file_of(best, ".json")
     figures = lost.read_bytes()
@@ -177,23 +144,8 @@ def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path
     both = store(found, predict=True)
     assert both.unfinished(runs) == [best_mnli]  # AX's test rows are to be predicted too
     glue.compute_all(both, runs)
-    assert not trained(capsys)  # MNLI's model answers
-    model = build_classifier(source, 3, 0.1, best_mnli.seed)
-    model.load_state_dict(read_tensors(file_of(best_mnli, ".weights")))
-    ax = found["AX"].splits["test"]
-    rows = encode_examples(source, ax.first, ax.second, None, 512)
-    np.testing.assert_array_equal(
-        both.predictions(best_mnli)["AX/test"], logits_of(model, rows, 16384, "fp32")
-    )
-    starting = store(mnli_init=True)
-    ordered = starting.options.runs(["RTE", "MNLI"])
-    assert starting.unfinished(ordered) == [run for run in ordered if run.task == "RTE"]
-    for path in (tmp_path / "out").glob("*.weights"):
-        path.unlink()
-    assert starting.unfinished(ordered) == ordered  # first the models to start from
-    assert not store().unfinished(runs)  # which nobody asks for here
-    glue.compute_all(starting, ordered)
-    assert [task for task, _, _ in trained(capsys)].count("MNLI") == 2 and not starting.unfinished(ordered)
+    assert trained(capsys) == [("MNLI", 1e-3, best_mnli.seed)] and "AX/test" in both.predictions(best_mnli)
+    assert not both.unfinished(runs)
 
 
 def test_predictions_of_other_test_rows_are_not_taken(source, tmp_path):

@@ -67,7 +67,7 @@ def test_every_published_figure_stands_in_its_paper():
         (
             "intents",
             "finetune.intents.sets",
-            lambda m: {f"{name}-{k}" for name in m.FOUR for k in (5, 10, 20)},
+            lambda m: {f"{name}-{k}" for name in m.SETS for k in (5, 10, 20)},
         ),
         ("anli", "finetune.anli", lambda m: {*m.ROUNDS, "all"}),
         ("nli_distance", "finetune.nli_distance", lambda m: set(m.TASKS)),

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from commands import call
-from made_runs import make_result, make_run, rows_of, tables_of
+from made_runs import make_result, make_run, tables_of
 
 from finetune import sts
 from finetune.report import tables as report_tables
@@ -35,16 +35,6 @@ def test_runs_that_differ_in_seed_only_are_one_row(tmp_path):
     assert str(second.cells[0]) == "45.00 ± 0.50"  # one seed: the evaluation's own
     assert not first.cells[0].best  # all tie
     assert differences(systems) == {"objective.name": ["clear", "mlm"]}
-
-
-def test_results_elsewhere_go_to_their_run(tmp_path):
-    run = make_run(tmp_path / "run")
-    make_result(tmp_path / "elsewhere", "glue", {"RTE": 50.0})
-    path = next((tmp_path / "elsewhere").glob("*.json"))
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model": str(run / "export")}))
-    tables, systems = tables_of(tmp_path / "elsewhere", run)
-    assert [system.label for system in systems] == ["run"]
-    assert tables["glue"].ours[0].cells[3].value == 50.0
 
 
 def test_the_same_seed_twice_is_two_systems(tmp_path):
@@ -86,23 +76,15 @@ def test_best_of_ours_is_marked_and_tasks_of_no_paper_are_kept(tmp_path):
     assert tables["other_senteval"].columns == ["SST5 (accuracy)"]
 
 
-def test_the_smallest_is_best_where_lower_is_better(tmp_path):
-    for name, alignment, rank in (("one", 0.3, 20.0), ("two", 0.2, 10.0), ("zwei", 0.1, 30.0)):
-        evaluation = Evaluation("geometry", "some/model", "mean", "mean", "a protocol")
-        evaluation.tasks = {
-            "alignment": TaskResult("squared distance", alignment, {"squared distance": alignment}),
-            "isotropy": TaskResult("effective_rank", rank, {"effective_rank": rank, "average_cosine": -rank}),
-        }
-        write(evaluation, tmp_path / "results" / name)
-    (table,) = (
-        t for t in report_tables.geometry_tables(rows_of(tmp_path / "results")) if t.key == "geometry"
-    )
-    best = {
-        column.split("\u00a0")[0]: [row.cells[place].best for row in table.ours]
-        for place, column in enumerate(table.columns)
+def test_geometry_is_a_table_without_its_augmentations(tmp_path):
+    evaluation = Evaluation("geometry", "some/model", "mean", "mean", "a protocol")
+    evaluation.tasks = {
+        name: TaskResult("cosine", 0.1239, {"cosine": 0.1239})
+        for name in ("isotropy", "augmentation/reorder")
     }
-    assert [row.label for row in table.ours] == ["results/one", "results/two", "results/zwei"]
-    assert best["alignment"] == best["average cosine"] == best["effective rank"] == [False, False, True]
+    write(evaluation, tmp_path / "results" / "one")
+    table = tables_of(tmp_path / "results")[0]["other_geometry"]
+    assert table.columns == ["isotropy (cosine)"] and str(table.ours[0].cells[0]) == "0.124"
 
 
 def test_clears_table_takes_the_regressor_and_the_mean_over_subsets(tmp_path):
@@ -122,19 +104,6 @@ def test_clears_table_takes_the_regressor_and_the_mean_over_subsets(tmp_path):
     assert row.cells[2].std is None  # the spread belongs to the headline
 
 
-def test_an_sts_file_of_the_sts_command_is_read(tmp_path):
-    run = make_run(tmp_path / "run")
-    scores = {"spearman_all": 50.0, "pearson_mean": 45.0, "pairs": 3108, "subsets": {}}
-    short = scores | {"pairs": 12}
-    (run / "sts.json").write_text(
-        json.dumps({"model": "m", "results": {"cls": {"STS12": scores}, "mean": {"STS12": short}}})
-    )
-    tables, _ = tables_of(run)
-    rows = tables["sts"].ours
-    assert [row.label for row in rows] == ["run, cls", "run, mean"]
-    assert [row.cells[0].incomplete for row in rows] == [False, True]
-
-
 def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
     """sts, then report: whatever is evaluated, a run or another model, by one pooling or several."""
     from model_folders import save_bert, save_run
@@ -149,7 +118,8 @@ def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     call(sts.main, str(run), eval_data="data")
     call(sts.main, "bert", pooling="mean", eval_data="data")
-    assert sorted(path.name for path in (run / "report").iterdir()) == ["sts-cls.json", "sts-mean.json"]
+    written = sorted(path.name for path in (run / "report").glob("*.json"))
+    assert written == ["sts-cls.json", "sts-mean.json"]
     assert (tmp_path / "results" / "bert" / "sts-mean.json").is_file()
     tables, _ = tables_of(run)
     rows = tables["sts"].ours

@@ -1,14 +1,9 @@
-"""`clearly search`: what is found is what cosines say, an index is used again, the page answers."""
+"""`clearly search`: what is found is what cosines say, and an index is used again."""
 
 import bz2
 import gzip
-import http.client
 import json
 import lzma
-import socket
-import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +15,7 @@ from model_folders import save_bert
 from finetune.encoders.models import open_model
 from finetune.search import __main__ as command
 from finetune.search import index
-from finetune.search import server as serving
 from finetune.search.index import SentenceIndex
-from finetune.search.server import Searcher, server_of
 from pretrain.benchmarks.files import read_queries, read_sentences
 from pretrain.common.errors import UserError
 
@@ -167,13 +160,11 @@ def test_a_split_reads_sources_and_says_what_it_cannot_read(tmp_path, monkeypatc
     ("more", "said"),
     [
         ([], "give a query"),
-        (["x", "--serve"], "give a query"),
+        (["x", "--queries", "latin.txt"], "give a query"),
         (["--queries", "nowhere.txt"], "there is no such file"),
         (["--queries", "."], "--queries . is a folder: name one file"),
         (["--queries", "empty.txt"], "holds no query"),
         (["--queries", "latin.txt"], r"--queries latin\.txt is not UTF-8 text \(line 2\), perhaps CP1252"),
-        (["--serve", "--port", "65536"], "--port 65536: the last port is 65535"),
-        (["--serve", "--port", "TAKEN"], r"--port \d+: Address already in use; name another"),
     ],
 )
 def test_what_cannot_be_searched_is_one_message(tmp_path, monkeypatch, more, said):
@@ -181,8 +172,7 @@ def test_what_cannot_be_searched_is_one_message(tmp_path, monkeypatch, more, sai
     Path("text.txt").write_text("\n".join(SENTENCES))
     Path("empty.txt").write_text("\n\n")
     Path("latin.txt").write_bytes("a cat\n„wo schläft sie?“\n".encode("cp1252"))
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match=said):
-        more = [str(taken.getsockname()[1]) if word == "TAKEN" else word for word in more]
+    with pytest.raises(UserError, match=said):
         call(command.search, "model", "--text", "text.txt", *more)
 
 
@@ -201,49 +191,3 @@ def test_sentences_and_queries_are_read_alike_plain_or_packed(tmp_path):
             read_sentences(tmp_path / name, "text")
     with pytest.raises(UserError, match=r"gzip -dc \S+b\.txt\.gz \| iconv -f UTF-16 .*>\S+/b-utf8\.txt$"):
         read_sentences(tmp_path / "b.txt.gz", "text")
-
-
-def test_the_page_answers_and_shows_what_was_asked_as_text():
-    found = SentenceIndex(random_vectors(SENTENCES), SENTENCES)
-    with server_of([Searcher("one", random_vectors, found)], "corpus.txt", 3, 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_address[1]}"
-
-        def page(path):
-            with urllib.request.urlopen(address + path, timeout=20) as answer:
-                return answer.read().decode()
-
-        assert "corpus.txt" in page("/") and "<li>" not in page("/")
-        answer = page("/?q=" + SENTENCES[4].replace(" ", "+"))
-        assert answer.count("<li>") == 3 and "1.000</span><span>" + SENTENCES[4] in answer
-        assert page("/?q=x&top=7").count("<li>") == 7
-        assert "<script>" not in page("/?q=%3Cscript%3E") and "&lt;script&gt;" in page("/?q=%3Cscript%3E")
-        refused = {
-            "/else": 404,
-            "//[": 404,
-            "/?q=x&top=" + "9" * 5000: 400,
-            "/?top=-1": 400,
-            "/?top=%D9%A3": 400,
-        }
-        for path, status in refused.items():
-            with pytest.raises(urllib.error.HTTPError, match=str(status)):
-                page(path)
-        for host, status in {"evil.example": 403, "localhost:1": 200}.items():
-            found = http.client.HTTPConnection(*server.server_address, timeout=20)
-            found.request("GET", "/?q=x", headers={"Host": host})
-            answer = found.getresponse()
-            assert (
-                answer.status == status and "default-src 'none'" in answer.headers["Content-Security-Policy"]
-            )
-        with pytest.raises(UserError, match="name another"):
-            server_of([], "corpus.txt", 3, server.server_address[1])
-        server.shutdown()
-
-
-def test_connections_that_say_nothing_end(monkeypatch):
-    monkeypatch.setattr(serving, "_SECONDS", 1.0)
-    with server_of([], "corpus.txt", 3, 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with socket.create_connection(server.server_address, timeout=20) as silent:
-            assert silent.recv(1) == b""
-        server.shutdown()
