@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
-from pretrain.config.named_data import NAMED_DATA, expand
+from pretrain.config.named_data import NAMED_DATA
 from pretrain.config.terms import Section, refuse, without_former
 
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
@@ -78,7 +78,7 @@ class Source(BaseModel):
             and name in NAMED_DATA
             and not os.path.exists(name)
         ):
-            return expand(value)
+            return NAMED_DATA[name] | {key: own for key, own in value.items() if key != "source"}
         return value
 
     @field_validator("source")

@@ -22,8 +22,8 @@ from pydantic import BaseModel, Field
 
 from pretrain.common import cli
 from pretrain.common.typed_values import parse_value
-from pretrain.config import named_data
 from pretrain.config.data import DataConfig, Source, data_config
+from pretrain.config.named_data import NAMED_DATA
 from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
 from pretrain.data.tokenizer import MOST_ACCENTED, folds
@@ -82,8 +82,10 @@ def data_flags() -> list[cli.Flag]:
 
 def source_keys() -> str:
     """Return the help of the keys of a source that is a mapping in YAML, and of the named corpora."""
-    keys = "keys of an entry of `sources:` in a YAML file:\n\n" + cli.key_table(cli.Flag.of_model(Source))
-    return f"{keys}\n\n{named_data.table()}"
+    names = [f"  {name}  {', '.join(map(str, keys.values()))}" for name, keys in NAMED_DATA.items()]
+    keys = cli.key_table(cli.Flag.of_model(Source))
+    about = "corpora that a name stands for (docs/data.md has sizes and licences):"
+    return "\n".join(["keys of an entry of `sources:` in a YAML file:\n", keys, "", about, "", *names])
 
 
 def _recipe(path: Path) -> dict[str, Any]:

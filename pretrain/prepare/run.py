@@ -215,9 +215,7 @@ def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:
     config, sizes, count = plan.config, [task.size for task in plan.tasks], plan.buckets
     of_records = config.unit == "record"
     reading: list = (
-        [records.ReadRecords(work), records.ScatterRecords(work)]
-        if of_records
-        else [read.ReadSource(work), read.Scatter(work)]
+        [records.ScatterRecords(work)] if of_records else [read.ReadSource(work), read.Scatter(work)]
     )
     jobs = []
 
