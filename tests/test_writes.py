@@ -126,7 +126,7 @@ TRIED_BY = {
     "pretrain.prepare.buckets",
     "pretrain/export/test_export_faults.py": "pretrain.export.folder pretrain.export.sentence_transformers "
     "pretrain.export.sums",
-    "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.output pretrain.prepare.run "
+    "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.jobs pretrain.prepare.run "
     "pretrain.prepare.stages.merge",
     "pretrain/data/remote/test_mirror_faults.py": "pretrain.data.remote.mirror",
     "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run",

@@ -35,8 +35,7 @@ from pretrain.data.batch import ViewSpec, label_names
 from pretrain.data.manifest import MANIFEST, SPLITS, preparation_of, read_manifest, require_files
 from pretrain.data.shard_writer import ShardWriter, split_summary, write_manifest
 from pretrain.data.shards import ShardReader
-from pretrain.prepare.executors import ExecutorOptions, Job
-from pretrain.prepare.output import make_once
+from pretrain.prepare.jobs import Job, make_once
 from pretrain.prepare.stages.step import Step
 from pretrain.prepare.work_folder import WorkFile
 
@@ -111,7 +110,7 @@ class _CacheStep(Step):
 class AugmentShard(_CacheStep):
     """Augment one shard of the data, in one of its copies."""
 
-    name, stage = "augment a shard", "augment"
+    stage = "augment"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tasks run side by side: one core each
@@ -148,7 +147,7 @@ class AugmentShard(_CacheStep):
 class MergeCache(_CacheStep):
     """Copy the tokenizer and write the manifest: from then on the folder is prepared data."""
 
-    name = stage = "manifest"
+    stage = "manifest"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         made = self.plan.made
@@ -199,11 +198,9 @@ def cache(
     synonyms: str | None = None,
     unchanged: str = "keep",
     progress: bool = True,
-    **execution: Any,
+    workers: int | None = None,
 ) -> dict:
     """Augment the sentences of prepared data into the folder `out`; return its manifest.
-
-    The manifest is {} where the jobs were submitted to Slurm and are not waited for.
 
     A finished cache of the same data and settings is left as it is, an unfinished one is resumed.
 
@@ -213,13 +210,12 @@ def cache(
         seed, copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The
             held-out split has one copy.
         unchanged: "keep", or "drop" the records with a column in which nothing has changed.
-        execution: fields of `ExecutorOptions`; they change nothing in the shards.
+        workers: tasks at a time; None: one per core. They change nothing in the shards.
 
     Raises: UserError or AugmentationError for data that has columns already, a specification that is wrong,
     or cannot be made of this data, a folder that holds something else.
     """
     data, out = Path(data), Path(out)
-    options = ExecutorOptions.checked(**execution)
     readers = {split: ShardReader(data, split) for split in SPLITS}
     require_files(data, readers["train"].manifest)
     made, synonyms = _contents(readers, columns, seed, copies, synonyms, unchanged)
@@ -244,7 +240,7 @@ def cache(
             Job(MergeCache.stage, "manifest", [1], [MergeCache(work)]),
         ]
 
-    return make_once(out, options, find, plan, progress)
+    return make_once(out, workers, find, plan, progress)
 
 
 def _contents(

@@ -1,8 +1,8 @@
 """The files that the stages of a preparation leave for each other in its work folder, one type for each.
 
 Beside these: run files in texts, signatures and sequences (`pretrain.prepare.buckets`), the tokenizer,
-parses, and what datatrove keeps (logs, minhash). A change of names or keys makes unfinished preparations
-unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
+parses, marks of finished tasks (logs), and what datatrove keeps (minhash). A change of names or keys makes
+unfinished preparations unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
 """
 
 import heapq

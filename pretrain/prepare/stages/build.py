@@ -263,8 +263,6 @@ class Pack(PlannedStep):
 class Build(Pack):
     """Write one bucket into its shard of each split."""
 
-    name = "write shards"
-
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         counts: Counter[str] = Counter()
         with Shards(self, rank) as shards:

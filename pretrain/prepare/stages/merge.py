@@ -31,7 +31,7 @@ MOST_FAULTS = 20  # named in the manifest; `counts` has the number of all
 class Merge(PlannedStep):
     """Put the tokenizer in place and write the manifest: from then on the folder is prepared data."""
 
-    name = stage = "merge"
+    stage = "merge"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         config, counts = self.config, self._counts()

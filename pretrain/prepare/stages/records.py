@@ -32,8 +32,6 @@ _COLUMNS = column_names(MOST_NEGATIVES + 3)
 class ScatterRecords(Scatter):
     """Read the records of one task, scatter them into run files by hash; note what `AgreeOnColumns` needs."""
 
-    name = "read, scatter records"
-
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         seed, task = self.config.seed, self.plan.tasks[rank]
         counts: Counter[str] = Counter()
@@ -68,7 +66,7 @@ class AgreeOnColumns(PlannedStep):
     Raises: UserError where some records have labels and others have none.
     """
 
-    name, stage = "columns and labels", "columns"
+    stage = "columns"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         tasks = TaskColumns.read_all(self.work)

@@ -29,7 +29,7 @@ _IDS = _SENTENCE - 1
 class Resolve(PlannedStep):
     """Find the sentences of held-out documents that training documents have too, and list them."""
 
-    name, stage = "resolve duplicates", "resolve"
+    stage = "resolve"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
@@ -43,8 +43,6 @@ class Resolve(PlannedStep):
 
 class ScatterSequences(Pack):
     """Pack the documents of one bucket, and scatter the sequences into run files by hash."""
-
-    name = "pack, scatter"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         counts: Counter[str] = Counter()
@@ -68,7 +66,7 @@ class ScatterSequences(Pack):
 class ShuffleSequences(PlannedStep):
     """Sort one bucket of sequences by hash, and write its shard of each split."""
 
-    name, stage = "shuffle, write shards", "shuffle"
+    stage = "shuffle"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         runs = bk.open_runs(self.work / "sequences", self.buckets, bk.TEXT_RECORD)

@@ -1,27 +1,23 @@
 """What the steps of a preparation share: the work folder, and the plan in it.
 
-Nothing that a step does depends on the executor or on how many tasks run at once. Each output appears whole
+Nothing that a step does depends on how many tasks run at once. Each output appears whole
 under its final name, and a step that runs twice writes the same bytes.
 """
 
 from functools import cached_property
 from pathlib import Path
 
-from datatrove.pipeline.base import PipelineStep
-
 from pretrain.config.data import DataConfig
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.work_folder import PreparationPlan
 
 
-class Step(PipelineStep):
-    """A step of a datatrove pipeline that knows its work folder. stage: the stage that it runs in."""
+class Step:
+    """A step of a stage (`pretrain.prepare.jobs`) that knows its work folder. stage: its name."""
 
-    type = "CLEAR"
     stage: str
 
     def __init__(self, work: Path):
-        super().__init__()
         self.work = Path(work)
 
     @property

@@ -24,7 +24,7 @@ from pretrain.prepare.work_folder import TokenizerSize
 class MakeTokenizer(PlannedStep):
     """Train a tokenizer on a sample of the training text, or adopt an existing one."""
 
-    name = stage = "tokenizer"
+    stage = "tokenizer"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         if self.config.annotate is not None:  # its script is checked before anything is parsed
