@@ -128,7 +128,7 @@ TRIED_BY = {
     "pretrain.export.sums",
     "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.jobs pretrain.prepare.run "
     "pretrain.prepare.stages.merge",
-    "pretrain/data/remote/test_mirror_faults.py": "pretrain.data.remote.mirror",
+    "pretrain/data/test_remote_faults.py": "pretrain.data.remote",
     "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run",
     "pretrain/commands/test_command_faults.py": "pretrain.commands.mine pretrain.commands.convert",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",

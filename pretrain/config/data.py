@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -11,7 +11,7 @@ from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
 from pretrain.config.named_data import NAMED_DATA
-from pretrain.config.terms import Section, refuse, without_former
+from pretrain.config.terms import Section, refuse
 
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
@@ -117,10 +117,10 @@ class DataSet(BaseModel):
         return str(self.folder) if self.weight is None else f"{self.folder}@{self.weight:g}"
 
 
-class DataConfig(BaseModel):
-    """How text becomes shards: all that decides the shards. Executor and workers do not."""
+class DataConfig(Section):
+    """How text becomes shards: all that decides the shards."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid", validate_assignment=True)
+    former: ClassVar = {"new_words": 0}
 
     sources: list[Source] = Field(default_factory=lambda: [Source(source="embedded")])
     """the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a list of mappings
@@ -176,11 +176,6 @@ class DataConfig(BaseModel):
     text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence
     and record"""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, value: Any) -> Any:
-        return without_former(value, "new_words", 0)
-
     @field_validator("sources", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
@@ -223,14 +218,14 @@ class DataConfig(BaseModel):
 
 
 class LoadingConfig(Section):
+    former: ClassVar = {"remote_cache": ...}
+
     folder: Path | None = None
     """prepared data (manifest.json inside); none: data/NAME, prepared on first use from data.prepare. Flag
     --data"""
     remote: str | None = None
-    """URL of a folder of prepared data (https://, s3://, gs://, ...): --data names a folder here for its
-    manifest, its tokenizer, and the chunks that were read last (docs/data.md)"""
-    remote_cache: float = Field(20.0, ge=0)
-    """gigabytes of those chunks to keep"""
+    """URL of a folder of prepared data (https://, s3://, gs://, ...): it is copied into the folder of --data
+    before the run begins (docs/data.md)"""
     sets: list[DataSet] = Field(default_factory=list)
     """several folders of prepared data in place of one, each with @WEIGHT or none: a global batch is of one
     of them (docs/data.md). The first one's tokenizer and held-out split are the run's"""

@@ -197,9 +197,6 @@ class BlockMaker:
         chunk, index = self.lanes.draw_steps(first_step, stop_step, lane_start, lane_stop)
         replay(chunk, index, self.lanes, (first_step, stop_step), (lane_start, lane_stop), self._replayed)
         needed = set(np.unique(chunk).tolist())
-        self.reader.fetch(
-            number for number in needed if number not in self._cache and number not in self._damaged
-        )
         # Those that are there first: loading one must not push out another that this block is about to use.
         for number in sorted(needed, key=lambda number: number not in self._cache):
             try:

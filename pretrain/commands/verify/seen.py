@@ -23,7 +23,6 @@ from pretrain.prepare.wrapping import margin, unwrap, words_of
 MASKED = "masked"
 """What the answer calls masked language modelling, beside the roles of views."""
 _SHOWN = 20
-_FETCHED_AT_ONCE = 64  # chunks of remote data
 
 
 class Match(NamedTuple):
@@ -105,8 +104,6 @@ def find_matches(replay: Replay, phrases: Phrases) -> list[Match]:
     """
     matches = []
     for number in range(replay.reader.num_chunks):
-        if number % _FETCHED_AT_ONCE == 0:
-            replay.reader.fetch(range(number, min(number + _FETCHED_AT_ONCE, replay.reader.num_chunks)))
         content = replay.read(number)
         if content is None:
             continue
