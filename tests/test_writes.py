@@ -38,6 +38,7 @@ MAY = {
     ),
     "pretrain.export.__main__": ("TemporaryDirectory", "of an export on trial"),
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
+    "pretrain.data.remote": ("TemporaryDirectory", "of a manifest that is not checked yet"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.judge.averaging": ("save_file", "a library, into a hidden folder"),

@@ -36,8 +36,7 @@ from pretrain.data.manifest import MANIFEST, SPLITS, preparation_of, read_manife
 from pretrain.data.shard_writer import ShardWriter, split_summary, write_manifest
 from pretrain.data.shards import ShardReader
 from pretrain.prepare.jobs import Job, make_once
-from pretrain.prepare.stages.step import Step
-from pretrain.prepare.work_folder import WorkFile
+from pretrain.prepare.work_folder import Step, WorkFile
 
 Rates = dict[str, dict[str, Counter[str]]]
 """Column -> augmentation -> how often it was drawn, and with what outcome."""

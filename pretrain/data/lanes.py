@@ -202,10 +202,6 @@ class Lanes:
         epochs[early], offsets[early] = self._early.take(steps[early], axis=1)
         return epochs, offsets
 
-    def step_before(self, step: int) -> int | None:
-        """Return the step before this one in its epoch, or None for an epoch's first step."""
-        return step - 1 if step and self.epoch_of(step - 1) == self.epoch_of(step) else None
-
     def draw(self, step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw the sequences that lanes [lane_start, lane_stop) give at a step, lane after lane.
 
@@ -335,16 +331,6 @@ class MixedLanes(Lanes):
         for number, rows, own in self._own_steps(int(steps[0]), int(steps[-1]) + 1):
             epochs[rows] = self.sets[number].epochs_of(own + np.arange(len(rows)))
         return epochs
-
-    def step_before(self, step: int) -> int | None:
-        """Return the step before this one of the same set and epoch, or None."""
-        (number, _, own), *_ = self._own_steps(step, step + 1)
-        if self.sets[number].step_before(own) is None:
-            return None
-        before = step - 1
-        while self.set_of(np.array([before]))[0] != number:
-            before -= 1
-        return before
 
     def draw_steps(
         self, first: int, stop: int, lane_start: int, lane_stop: int

@@ -86,8 +86,7 @@ class BlockMaker:
 
     A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict:
     step, epoch, lane, chunk, replacement, reason; passed, the chunks that would have stood before the
-    replacement and are damaged too; under_way, whether the lane drew from the chunk at the step before, so
-    that its earlier steps may have read other data.
+    replacement and are damaged too.
     """
 
     def __init__(
@@ -255,7 +254,6 @@ class BlockMaker:
                             "chunk": int(number),
                             "replacement": replacement,
                             "passed": passed,
-                            "under_way": self._met_before(number, step, int(lane)),
                             "reason": self._damaged[number],
                         }
         return sorted(
@@ -279,11 +277,6 @@ class BlockMaker:
         raise UserError(
             f"chunk {chunk} of {self.reader.folder} is damaged, and {_ATTEMPTS} in its place: restore them"
         )
-
-    def _met_before(self, chunk: int, step: int, lane: int) -> bool:
-        """Whether the lane's draw just before this step came from the same chunk in the same epoch."""
-        before = self.lanes.step_before(step)
-        return before is not None and int(self.lanes.draw(before, lane, lane + 1)[0][-1]) == chunk
 
     def _check_lengths(self, original: Ragged, ids: np.ndarray) -> None:
         longest = self.spec.max_length

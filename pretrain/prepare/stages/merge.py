@@ -11,12 +11,12 @@ from pretrain.data.annotation import WHOLE
 from pretrain.data.manifest import FORMAT, PAIRS, PREPARATION, SPLITS
 from pretrain.data.shard_writer import split_summary, token_dtype, write_atomically, write_manifest
 from pretrain.data.tokenizer import tokenizer_hash
-from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.work_folder import (
     BuiltShards,
     Columns,
     DocumentCounts,
     Pairs,
+    PlannedStep,
     ResolveCounts,
     SentenceCounts,
     ShuffledShards,

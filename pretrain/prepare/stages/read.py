@@ -17,14 +17,14 @@ from datatrove.data import Document
 
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.sentences import is_prose, sentences_of
-from pretrain.prepare.sources.documents import Faults, documents
-from pretrain.prepare.stages.step import PlannedStep
+from pretrain.prepare.sources.rows import Faults, documents
 from pretrain.prepare.work_folder import (
     MOST_PAIRS,
     Decision,
     DocumentCounts,
     HashRange,
     Pairs,
+    PlannedStep,
     SentenceCounts,
     UnreadRows,
     sample_of,

@@ -22,9 +22,8 @@ from pretrain.prepare.sources.readers import where
 from pretrain.prepare.sources.records import MOST_NEGATIVES, TextRecord, column_names, records, split_joined
 from pretrain.prepare.stages.build import Build, CorpusTokenizer, choose
 from pretrain.prepare.stages.read import Scatter
-from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.stages.tokenizer import MakeTokenizer
-from pretrain.prepare.work_folder import Columns, HashRange, SentenceCounts, TaskColumns
+from pretrain.prepare.work_folder import Columns, HashRange, PlannedStep, SentenceCounts, TaskColumns
 
 _COLUMNS = column_names(MOST_NEGATIVES + 3)
 

@@ -19,8 +19,13 @@ from pretrain.data.manifest import SPLITS
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed
 from pretrain.prepare.stages.build import Pack, Shards
-from pretrain.prepare.stages.step import PlannedStep
-from pretrain.prepare.work_folder import BuiltShards, ResolveCounts, ShuffledShards, write_dropped
+from pretrain.prepare.work_folder import (
+    BuiltShards,
+    PlannedStep,
+    ResolveCounts,
+    ShuffledShards,
+    write_dropped,
+)
 
 _SENTENCE, _DOCUMENT = 1 << 29, 1 << 30  # marks of a token that opens one, above its id
 _IDS = _SENTENCE - 1

@@ -17,8 +17,7 @@ from pretrain.data.tokenizer import (
     train_tokenizer,
 )
 from pretrain.prepare import buckets as bk
-from pretrain.prepare.stages.step import PlannedStep
-from pretrain.prepare.work_folder import TokenizerSize
+from pretrain.prepare.work_folder import PlannedStep, TokenizerSize
 
 
 class MakeTokenizer(PlannedStep):

@@ -46,10 +46,6 @@ def test_a_step_is_the_next_step_of_its_own_set():
         expected = alone.draw(own[number], 2, 7)
         assert np.array_equal(chunk, expected[0] + first[number]) and np.array_equal(index, expected[1])
         assert lanes.epoch_of(step) == alone.epoch_of(own[number])
-        before = lanes.step_before(step)
-        assert (before is None) == (own[number] % alone.steps_per_epoch == 0)
-        if before is not None:
-            assert lanes.set_of(np.array([before, step])).tolist() == [number, number]
         replaced = lanes.replacements(1, int(first[number]), 20)
         assert np.array_equal(replaced, alone.replacements(1, 0, 20) + first[number])
         own[number] += 1
