@@ -339,5 +339,4 @@ def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
             for role, rows in whole["unprompted"].items()
         },
         labels=whole["labels"][part],
-        substitutions=[],
     )
