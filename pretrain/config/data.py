@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
@@ -16,15 +16,13 @@ from pretrain.config.terms import Section, refuse
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
 
-class Source(BaseModel):
+class Source(Section):
     """One corpus of a mixture; `PLACE` or `PLACE@WEIGHT` for short.
 
     >>> source = Source.model_validate("wiki.txt@0.5")
     >>> source.source, source.weight
     ('wiki.txt', 0.5)
     """
-
-    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
     source: str
     """'embedded' (documentation of the installed Python packages), a file, folder or glob (text, jsonl, csv,
@@ -97,10 +95,8 @@ class Source(BaseModel):
         return self.source if self.weight == 1 else f"{self.source}@{self.weight:g}"
 
 
-class DataSet(BaseModel):
+class DataSet(Section):
     """A folder of prepared data among several; `FOLDER` or `FOLDER@WEIGHT` for short."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
     folder: Path
     """prepared data (manifest.json inside)"""
