@@ -202,19 +202,15 @@ class Lanes:
         epochs[early], offsets[early] = self._early.take(steps[early], axis=1)
         return epochs, offsets
 
-    def draw(self, step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the sequences that lanes [lane_start, lane_stop) give at a step, lane after lane.
-
-        Returns:
-            (chunk, index): int64[n] each, n = (lane_stop - lane_start) * B / L, with the step's own B; the
-            sequence is number `index` of chunk `chunk`.
-        """
-        return self.draw_steps(step, step + 1, lane_start, lane_stop)
-
     def draw_steps(
         self, first: int, stop: int, lane_start: int, lane_stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`draw` for the steps [first, stop) at once, step after step: int64[(stop - first) * n] each."""
+        """Draw the sequences that lanes [lane_start, lane_stop) give at steps [first, stop).
+
+        Returns:
+            (chunk, index): int64[n] each, step after step and in it lane after lane, each step with its own
+            B / L sequences of a lane; a sequence is number `index` of chunk `chunk`.
+        """
         steps = np.arange(first, stop)
         if not steps.size:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

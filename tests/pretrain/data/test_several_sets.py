@@ -42,8 +42,8 @@ def test_a_step_is_the_next_step_of_its_own_set():
     first = np.cumsum([0, *map(len, SETS)])
     for step, number in enumerate(lanes.set_of(np.arange(60)).tolist()):
         alone = Lanes(SETS[number], 3, 24, 8)
-        chunk, index = lanes.draw(step, 2, 7)
-        expected = alone.draw(own[number], 2, 7)
+        chunk, index = lanes.draw_steps(step, step + 1, 2, 7)
+        expected = alone.draw_steps(own[number], own[number] + 1, 2, 7)
         assert np.array_equal(chunk, expected[0] + first[number]) and np.array_equal(index, expected[1])
         assert lanes.epoch_of(step) == alone.epoch_of(own[number])
         own[number] += 1
