@@ -32,7 +32,7 @@ from pretrain.model.precision import LossScale
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
 from pretrain.start.checkpoints import Checkpoints, keep_start, repair_best
-from pretrain.start.data import as_begun, open_data
+from pretrain.start.data import as_begun, open_data, report_damage
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
@@ -125,7 +125,7 @@ class TrainingRun:
         data = open_data(self.config)
         self.checkpoint, state = resume_from(self.config, data.inputs)
         self.data = as_begun(data, state)
-        self.progress = Progress.of(state["progress"]) if state else Progress()
+        self.progress = Progress(**state["progress"]) if state else Progress()
         if state is not None:  # best/ may be the start, as it was
             began = state["config"]["objective"]["mlm"].get("initial_bias", "zero")
             self.config.objective.mlm.initial_bias = began
@@ -312,6 +312,7 @@ class TrainingRun:
         seconds = clock.end_step()
         progress.seconds += seconds
         self.watchdog.end_step(number, seconds)
+        progress.substitutions += result.substitutions
         progress.ledger = chain.extend(progress.ledger, result.sums)
         self.log.add(batch, result, rate, norm, applied, ends_row)
         return result
@@ -360,6 +361,7 @@ class TrainingRun:
             self.stop_step,
             self.rank,
             self.world,
+            self.progress.substitutions,
             jumps=self.config.train.faults.jumps,
         )
         self.loader = Loader(self.data.train, self.spec, LoaderSettings.of(self.config), position)
@@ -392,7 +394,7 @@ class TrainingRun:
         longest, resumed = self.encoder.max_positions, ""
         if self.checkpoint is not None:
             resumed = f", resumed from {self.checkpoint} at step {progress.step}"
-        self.lengths = on_rank_zero(lambda: measure_lengths(data, longest))
+        self.lengths = on_rank_zero(lambda: measure_lengths(data, longest, progress.substitutions))
         for line in summary.lines_of_run(
             config, data, self.engine.module, self.lengths, self.threads, resumed
         ):
@@ -400,6 +402,7 @@ class TrainingRun:
         if self.ledger_message is not None:
             telemetry.say(self.ledger_message)
         continuity.print_changes(progress.changes, progress.step, telemetry)
+        report_damage(data, self.evaluation.heldout, progress, telemetry)
 
     def extra_metrics(self, step: int) -> dict[str, Any]:
         """Return what a row of metrics holds besides the steps' own numbers, after `step` steps."""

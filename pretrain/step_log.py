@@ -11,6 +11,7 @@ from torch import Tensor
 from pretrain.common.transfer import Numbers
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
+from pretrain.data.damage import describe_substitution
 from pretrain.data.ledger import chain
 from pretrain.model.precision import LossScale
 from pretrain.objectives import WholeObjective
@@ -217,6 +218,8 @@ class StepLog:
         )
         sequences = self.sizes.at_step(step.number - 1)
         self.telemetry.advance(step.number, losses, step.rate, result.tokens, sequences, step.coming.came)
+        for row in result.substitutions:
+            self.telemetry.warn(describe_substitution(row))
         if sound:
             self.window.add(losses, norm, measures, result.masked_tokens, result.micro_batches)
         alarms = self.monitor.alarms_of_step(step.number, losses, norm) if applied else []

@@ -72,6 +72,11 @@ def inspect(
         f"steps, rank {rank} of {world_size}: {len(batch.original):,} of "
         f"{settings.batch_sizes.at_step(batch.step):,} sequences"
     )
+    for entry in batch.substitutions:
+        console.print(
+            f"chunk {entry['chunk']} is damaged ({entry['reason']}): chunk {entry['replacement']} in "
+            "its place"
+        )
     console.print(shape_table(batch, settings.train.micro_batch_tokens, views))
     names = names_of_labels(views, reader)
     for role, view in batch.views.items():

@@ -214,7 +214,7 @@ class DataConfig(Section):
 
 
 class LoadingConfig(Section):
-    former: ClassVar = {"remote_cache": ..., "damaged": "refuse"}
+    former: ClassVar = {"remote_cache": ...}
 
     folder: Path | None = None
     """prepared data (manifest.json inside); none: data/NAME, prepared on first use from data.prepare. Flag
@@ -244,6 +244,8 @@ class LoadingConfig(Section):
     resume on, and a divisor of train.global_batch"""
     workers: int = Field(1, ge=0)
     """loader processes a rank; 0 loads in the training process"""
+    damaged: Literal["refuse", "skip"] = "refuse"
+    """a chunk whose hash is wrong: stop, or replace it by another and write that down"""
 
     @field_validator("sets", mode="before")
     @classmethod

@@ -127,12 +127,15 @@ class RankBatch:
     views: role -> augmented sequences; empty for a masked-language run.
     labels: int64[n], None unless a view is labelled: the record's label where the data has labels, else what
         was done to that view (`label_names`).
+    substitutions: damaged chunks, and the chunks that are read in their place, as `BlockMaker` describes
+        them. The loader lists each once an epoch and lane: at the first step, counted from its start, at
+        which the lane meets the chunk.
     words: uint64[n, 4], by which the ledger knows the sequences and their views (`ledger.hashes`);
         none in a batch that no loader made.
 
     >>> two = Ragged.from_sequences([[1, 7, 2], [1, 8, 9, 2]])
     >>> view = View(two, identities=np.array([70, 89]), present=np.array([True, True]))
-    >>> batch = RankBatch(0, 0, np.arange(2, dtype=np.uint64), two, [], {"anchor": view}, None)
+    >>> batch = RankBatch(0, 0, np.arange(2, dtype=np.uint64), two, [], {"anchor": view}, None, [])
     >>> batch.slice(1, 2).views["anchor"].tokens[0].tolist()
     [1, 8, 9, 2]
     >>> len(RankBatch.concatenate([batch, batch.slice(0, 1)]))
@@ -146,6 +149,7 @@ class RankBatch:
     masked: list[Masked]
     views: dict[str, View]
     labels: np.ndarray | None
+    substitutions: list[dict]
     words: np.ndarray = field(default_factory=NO_WORDS.copy)
 
     def __len__(self) -> int:
@@ -161,6 +165,7 @@ class RankBatch:
             [masked.slice(start, stop) for masked in self.masked],
             {role: view.slice(start, stop) for role, view in self.views.items()},
             None if self.labels is None else self.labels[start:stop],
+            self.substitutions,
             self.words[start:stop],
         )
 
@@ -178,5 +183,6 @@ class RankBatch:
             [Masked.concatenate([part.masked[i] for part in parts]) for i in range(len(first.masked))],
             {role: View.concatenate([part.views[role] for part in parts]) for role in first.views},
             None if first.labels is None else np.concatenate([part.labels for part in parts]),
+            [substitution for part in parts for substitution in part.substitutions],
             np.concatenate([part.words for part in parts]),
         )

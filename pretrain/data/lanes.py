@@ -27,7 +27,7 @@ from pretrain.config.run import BatchSizes
 
 _ROUNDS = 4
 # Domains of the hash, so that two uses of one (seed, epoch, chunk) never share random bits.
-_ORDER_OF_CHUNKS, _ORDER_IN_CHUNK, _ORDER_OF_SETS = 1, 2, 4
+_ORDER_OF_CHUNKS, _ORDER_IN_CHUNK, _REPLACEMENT, _ORDER_OF_SETS = 1, 2, 3, 4
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio
 _AT_ONCE = 1 << 20  # steps whose sets are counted at once
 
@@ -226,6 +226,14 @@ class Lanes:
         chunks, indices = zip(*drawn)
         return np.concatenate(chunks), np.concatenate(indices)
 
+    def replacements(self, epoch: int, chunk: int, attempts: int) -> np.ndarray:
+        """Return the chunks to try, in order, in place of a damaged one: int64[attempts].
+
+        They depend on the seed, the epoch and the damaged chunk alone.
+        """
+        words = hash_words(self.seed, _REPLACEMENT, epoch, chunk, np.arange(attempts, dtype=np.uint64))
+        return (words % np.uint64(self.chunk_sizes.size)).astype(np.int64)
+
     def _draw_within(
         self, epoch: int, offsets: np.ndarray, share: int, lane_start: int, lane_stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -331,6 +339,12 @@ class MixedLanes(Lanes):
             chunks[rows] = drawn[0].reshape(len(rows), -1) + self._first_chunk[number]
             indices[rows] = drawn[1].reshape(len(rows), -1)
         return chunks.ravel(), indices.ravel()
+
+    def replacements(self, epoch: int, chunk: int, attempts: int) -> np.ndarray:
+        """As `Lanes.replacements`: chunks of the same set."""
+        number = int(np.searchsorted(self._first_chunk, chunk, side="right")) - 1
+        first = int(self._first_chunk[number])
+        return self.sets[number].replacements(epoch, chunk - first, attempts) + first
 
     def _own_steps(self, first: int, stop: int) -> list[tuple[int, np.ndarray, int]]:
         """Return (set, its steps minus `first`, int64[n], how many it gave before) of the steps' sets."""

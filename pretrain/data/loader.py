@@ -18,6 +18,7 @@ from augment.spec.grammar import parse
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, label_names
+from pretrain.data.damage import substitution_key
 from pretrain.data.lanes import Lanes, MixedLanes
 from pretrain.data.processes import WorkerProcesses
 from pretrain.data.shards import MixedShardReader, ShardReader
@@ -37,6 +38,7 @@ class LoaderSettings:
     seed: of order, masks and augmentations.
     global_batch, lanes: B and L, see `pretrain.data.lanes`.
     workers: processes; 0 makes the batches in this one.
+    damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
     start_batch, growth_steps: of a batch that grows to B at first.
     """
 
@@ -44,6 +46,7 @@ class LoaderSettings:
     global_batch: int
     lanes: int
     workers: int = 0
+    damaged: str = "refuse"
     start_batch: int | None = None
     growth_steps: int = 0
 
@@ -56,6 +59,7 @@ class LoaderSettings:
             train.global_batch,
             data.lanes,
             data.workers,
+            data.damaged,
             start_batch=sizes.start,
             growth_steps=sizes.growth_steps,
         )
@@ -67,6 +71,11 @@ class Position:
 
     start_step, stop_step: where to begin (any step costs the same), and to end.
     rank, world_size: of this process; world_size divides lanes.
+    recorded: substitutions that the run has recorded up to start_step (in its checkpoint). Their chunks are
+        replaced again unread, whatever `LoaderSettings.damaged` says, and what is recorded is not listed
+        again.
+    replaying: make batches that the run has read already: each recorded substitution holds from its own step
+        on, and no other is made.
     jumps: (first step, stop step) of steps that are not loaded (`train.faults.jump`), in order.
     """
 
@@ -74,6 +83,8 @@ class Position:
     stop_step: int
     rank: int = 0
     world_size: int = 1
+    recorded: Sequence[dict] = ()
+    replaying: bool = False
     jumps: Sequence[tuple[int, int]] = ()
 
     @property
@@ -136,7 +147,15 @@ class Loader:
         # A lane is in one chunk at a time, and crosses into others within a block; with a little room to
         # spare.
         chunks_a_lane = 1 + block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
-        self.maker = BlockMaker(reader, self.lanes, spec, int(largest * chunks_a_lane * 1.1) + 2)
+        self.maker = BlockMaker(
+            reader,
+            self.lanes,
+            spec,
+            settings.damaged == "skip",
+            position.recorded,
+            int(largest * chunks_a_lane * 1.1) + 2,
+            position.replaying,
+        )
 
     def counts(self, step: int) -> dict[str, dict[str, int]]:
         """Return, as `sets`, how many sequences of each set `step` steps have had; nothing of one set.
@@ -160,10 +179,14 @@ class Loader:
         return self._iterate_workers()
 
     def _batches(self, blocks: Iterator[RankBatch]) -> Generator[RankBatch, None, None]:
+        listed = set(map(substitution_key, self.position.recorded))
         for first, stop in self.items.steps():
             parts = [next(blocks) for _ in self.items.groups]
             for step in range(first, stop):
-                yield RankBatch.concatenate([self._of_step(part, step, stop - first) for part in parts])
+                batch = RankBatch.concatenate([self._of_step(part, step, stop - first) for part in parts])
+                new = [row for row in batch.substitutions if substitution_key(row) not in listed]
+                listed.update(map(substitution_key, new))
+                yield replace(batch, substitutions=new)
 
     def _of_step(self, block: RankBatch, step: int, steps: int) -> RankBatch:
         """Return the batch of one of the `steps` steps that a block holds; it shares the block's tokens."""
@@ -172,6 +195,7 @@ class Loader:
             block.slice(number * size, (number + 1) * size),
             step=step,
             epoch=self.lanes.epoch_of(step),
+            substitutions=[entry for entry in block.substitutions if entry["step"] == step],
         )
 
     def _iterate_workers(self) -> Generator[RankBatch, None, None]:

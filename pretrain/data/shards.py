@@ -46,7 +46,8 @@ class DamagedShard(UserError):
         self.file, self.chunk, self.reason = str(file), int(chunk), reason
         super().__init__(
             f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the "
-            "same sources again (clearly prepare), which gives the same bytes."
+            "data again "
+            "(clearly prepare); or train without the chunk: --data.damaged skip."
         )
 
     # the default would call __init__ with the message alone when a worker sends it home
@@ -142,7 +143,8 @@ class ShardReader:
     def read(self, chunk: int) -> Chunk:
         """One chunk, verified against the manifest's sha256 unless `verify=False`.
 
-        Raises: DamagedShard naming the file, the chunk and why.
+        Raises: DamagedShard naming the file, the chunk and why; the caller decides whether to skip or to
+        stop.
         """
         from webdataset.tariterators import tar_file_iterator
 

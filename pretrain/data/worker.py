@@ -5,7 +5,7 @@
 work and never what comes out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,13 @@ from pretrain.common.errors import UserError
 from pretrain.data.annotation import WHOLE
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, View, ViewSpec, label_names
 from pretrain.data.chunk_cache import ChunkCache
+from pretrain.data.damage import known_damaged, replay
 from pretrain.data.lanes import Lanes
 from pretrain.data.ledger.hashes import batch_words, label_words, masking_words, sequence_words, view_words
 from pretrain.data.masking import mask_tokens
-from pretrain.data.shards import ShardReader
+from pretrain.data.shards import DamagedShard, ShardReader
+
+_ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is given up
 
 
 def synonyms_for(
@@ -71,10 +74,19 @@ class BlockMaker:
     Args:
         reader, lanes: the split, and its order.
         spec: what to make of each sequence.
+        skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
+        recorded: substitutions of the run so far. Their chunks are taken as damaged unread, so that a run
+            resumed after a repair stays the same run.
+        replaying: each of them holds from its own step on (`pretrain.data.damage.replay`), and nothing
+            else is replaced: the batches are those of the steps that were done.
         slots: chunks to keep in memory.
 
     Raises:
         AugmentationError, UserError: as `build_for`.
+
+    A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict:
+    step, epoch, lane, chunk, replacement, reason; passed, the chunks that would have stood before the
+    replacement and are damaged too.
     """
 
     def __init__(
@@ -82,13 +94,18 @@ class BlockMaker:
         reader: ShardReader,
         lanes: Lanes,
         spec: BatchSpec,
+        skip_damaged: bool,
+        recorded: Sequence[dict],
         slots: int,
+        replaying: bool = False,
     ) -> None:
         self.reader, self.lanes, self.spec = reader, lanes, spec
         self.pipelines = [
             build_for(reader, view.augmentation, spec.vocabulary, spec.synonyms) for view in spec.views
         ]
-        self.slots = slots
+        self.skip_damaged, self.slots = skip_damaged, slots
+        self._replayed = list(recorded) if replaying else []
+        self._damaged = {} if replaying else known_damaged(recorded)
 
     @cached_property
     def _cache(self) -> ChunkCache:
@@ -99,11 +116,11 @@ class BlockMaker:
         """Make the block of steps [first_step, stop_step) for lanes [lane_start, lane_stop).
 
         Raises:
-            DamagedShard: a chunk cannot be read.
-            UserError: a sequence is longer than the model takes.
+            DamagedShard: a chunk is damaged and the policy is to refuse.
+            UserError: a sequence is longer than the model takes, or no chunk can stand in for a damaged one.
         """
         spec, masking, seed = self.spec, self.spec.masking, self.lanes.seed
-        places = self.draw(first_step, stop_step, lane_start, lane_stop)
+        places, substitutions = self.draw(first_step, stop_step, lane_start, lane_stop)
         original, ids = self._cache.gather(places), self._cache.numbers(places)
         self._check_lengths(original, ids)
         steps = np.arange(first_step, stop_step)
@@ -149,7 +166,7 @@ class BlockMaker:
             of_views.append(label_words(ids, labels))
         words = batch_words(sequence_words(ids, identity_of_text), of_views)
         epoch = self.lanes.epoch_of(first_step)
-        return RankBatch(first_step, epoch, ids, original, masked, views, labels, words)
+        return RankBatch(first_step, epoch, ids, original, masked, views, labels, substitutions, words)
 
     def _source(
         self, spec: ViewSpec, original: Ragged, places: np.ndarray, ids: np.ndarray
@@ -172,14 +189,94 @@ class BlockMaker:
             source = Ragged.concatenate([source, original]).take(np.where(there, rows, rows + len(rows)))
         return source, np.where(there, column, 0), there if spec.column == NEGATIVE else None
 
-    def draw(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> np.ndarray:
-        """Load what the steps need; return the places of the records in the cache, int64[n]."""
+    def draw(
+        self, first_step: int, stop_step: int, lane_start: int, lane_stop: int
+    ) -> tuple[np.ndarray, list[dict]]:
+        """Load what the steps need: (places of the records in the cache, int64[n]; substitutions)."""
         chunk, index = self.lanes.draw_steps(first_step, stop_step, lane_start, lane_stop)
+        replay(chunk, index, self.lanes, (first_step, stop_step), (lane_start, lane_stop), self._replayed)
         needed = set(np.unique(chunk).tolist())
         # Those that are there first: loading one must not push out another that this block is about to use.
         for number in sorted(needed, key=lambda number: number not in self._cache):
-            self._cache.load(number, needed)
-        return self._cache.places(chunk, index)
+            try:
+                self._load(number, needed)
+            except DamagedShard:
+                if not self.skip_damaged:
+                    raise
+        substitutions: list[dict] = []
+        if self._damaged and not needed.isdisjoint(self._damaged):
+            steps, lanes = (first_step, stop_step), (lane_start, lane_stop)
+            substitutions = self._replace(chunk, index, needed, steps, lanes)
+        return self._cache.places(chunk, index), substitutions
+
+    def _load(self, chunk: int, needed: set[int]) -> None:
+        if chunk in self._damaged:  # known: not read again at every block
+            return
+        try:
+            self._cache.load(chunk, needed)
+        except DamagedShard as error:
+            self._damaged[chunk] = error.reason
+            raise
+
+    def _replace(
+        self,
+        chunk: np.ndarray,
+        index: np.ndarray,
+        needed: set[int],
+        steps: tuple[int, int],
+        lanes: tuple[int, int],
+    ) -> list[dict]:
+        """Point draws from damaged chunks, in place, at others; return the substitutions.
+
+        A draw goes to the first good chunk that `Lanes.replacements` gives for (epoch, chunk), at the same
+        index modulo its size. That depends on the order of the data and on which chunks are good, not on who
+        reads.
+        """
+        (first_step, stop_step), (lane_start, lane_stop) = steps, lanes
+        shape = (stop_step - first_step, lane_stop - lane_start, -1)
+        drawn = chunk.reshape(shape).copy()
+        chunks, indices = chunk.reshape(shape), index.reshape(shape)
+        substitutions: dict[tuple[int, int, int], dict] = {}
+        for number in sorted(needed & self._damaged.keys()):
+            for row in np.flatnonzero((drawn == number).any(axis=(1, 2))):
+                step = first_step + int(row)
+                epoch = self.lanes.epoch_of(step)
+                replacement, passed = self._replacement(epoch, number, needed)
+                hit = drawn[row] == number
+                chunks[row][hit] = replacement
+                indices[row][hit] %= self.lanes.chunk_sizes[replacement]
+                for lane in np.flatnonzero(hit.any(axis=1)) + lane_start:
+                    if (epoch, int(lane), number) not in substitutions:
+                        substitutions[epoch, int(lane), number] = {
+                            "step": step,
+                            "epoch": epoch,
+                            "lane": int(lane),
+                            "chunk": int(number),
+                            "replacement": replacement,
+                            "passed": passed,
+                            "reason": self._damaged[number],
+                        }
+        return sorted(
+            substitutions.values(), key=lambda entry: (entry["step"], entry["lane"], entry["chunk"])
+        )
+
+    def _replacement(self, epoch: int, chunk: int, needed: set[int]) -> tuple[int, list[int]]:
+        """Return the chunk to read in place of a damaged one, and the damaged chunks that come before it."""
+        passed: list[int] = []
+        for candidate in self.lanes.replacements(epoch, chunk, _ATTEMPTS).tolist():
+            if candidate not in self._damaged:
+                needed.add(candidate)
+                try:
+                    self._load(candidate, needed)
+                    return candidate, passed
+                except DamagedShard:
+                    if not self.skip_damaged:
+                        raise
+            if candidate != chunk and candidate not in passed:
+                passed.append(candidate)
+        raise UserError(
+            f"chunk {chunk} of {self.reader.folder} is damaged, and {_ATTEMPTS} in its place: restore them"
+        )
 
     def _check_lengths(self, original: Ragged, ids: np.ndarray) -> None:
         longest = self.spec.max_length

@@ -23,8 +23,8 @@ COMPARED = ("data", "model", "augment", "objective", "train")
 """Sections that define a run. Evaluations, checkpoints and the engine's own options may differ."""
 
 FREE = (
-    # data, and shares of several sets, are identified by hashes
-    *("data.folder", "data.sets", "data.temperature", "data.prepare", "data.workers"),
+    # data, and shares of several sets, are identified by hashes; what is replaced of damaged data is recorded
+    *("data.folder", "data.sets", "data.temperature", "data.prepare", "data.workers", "data.damaged"),
     # change no gradient, but for rounding
     *("train.micro_batch_tokens", "train.balance", "train.activation_checkpointing", "train.graphs"),
     *("train.deterministic", "train.optimizer_code", "train.zero", "train.threads"),

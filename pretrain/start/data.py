@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from augment.core.errors import nearest_name
 from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import writes_del
@@ -17,6 +19,7 @@ from pretrain.common.ranks import on_rank_zero
 from pretrain.config.data import DataConfig
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, column_of, number_of_labels
+from pretrain.data.damage import describe_record
 from pretrain.data.loader import Loader, LoaderSettings, Position, require_negatives
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
 from pretrain.data.masking import Masking
@@ -31,6 +34,9 @@ from pretrain.objectives import view_specs
 from pretrain.prepare.run import find_or_prepare
 from pretrain.start import inputs
 from pretrain.start.encoder import adopt_interface
+from pretrain.step.heldout import Heldout
+from pretrain.step.progress import Progress
+from pretrain.telemetry.run import Telemetry
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def open_data(config: Config) -> Data:
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
     views = view_specs(config)  # now that the number of hard negatives is known
-    on_rank_zero(lambda: check_parts(train))
+    on_rank_zero(lambda: check_parts(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
     on_rank_zero(lambda: _check_fit(folder, train, views))
     if config.model.init is not None and not with_del and _added_del(tokenizer, config.model.init):
@@ -254,10 +260,20 @@ def _refuse_other_sources(folder: Path, recipe: DataConfig) -> None:
         )
 
 
-def check_parts(reader: ShardReader) -> None:
-    """Check the files of every set, and warn of outdated ones."""
+def check_parts(reader: ShardReader, damaged: str) -> None:
+    """Check the files of every set, and warn of outdated ones.
+
+    Args:
+        damaged: with `skip` (`data.damaged`) print a warning where a file is missing or has another size.
+    """
     for part in reader.parts:
-        require_files(part.folder, part.manifest)
+        try:
+            require_files(part.folder, part.manifest)
+        except UserError as error:
+            if damaged == "refuse":
+                way = "or train without what cannot be read: --data.damaged skip"
+                raise UserError(f"{error}; {way}") from None
+            _warn(f"{error}. data.damaged is skip: chunks that cannot be read are replaced")
         warn_if_outdated(part)
 
 
@@ -269,3 +285,21 @@ def warn_if_outdated(reader: ShardReader) -> None:
 
 def _warn(text: str) -> None:
     print(f"WARNING: {text}", file=sys.stderr, flush=True)
+
+
+def report_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: Telemetry) -> None:
+    """Warn of the damaged chunks in the run's record, and record held-out chunks found damaged now."""
+    if dist.get_rank() == 0:
+        in_training = describe_record(data.train, progress.substitutions)
+        heldout_chunks = describe_record(data.heldout, progress.heldout_left_out, "left out of evaluations")
+        for text in filter(None, (in_training, heldout_chunks)):
+            telemetry.warn(text)
+    for row in heldout.left_out:
+        telemetry.warn(
+            f"held-out chunk {row['chunk']} is damaged ({row['reason']}) and is left out from now on, also "
+            "when it is repaired: held-out scores are not comparable with those on the whole split"
+            + (", nor with this run's earlier ones; the best score starts anew" if progress.step else "")
+        )
+        progress.heldout_left_out.append(row | {"step": progress.step})
+    if heldout.left_out and progress.best_by != "stsb-dev":
+        progress.best_score = None

@@ -41,6 +41,7 @@ class Evaluation:
             data.config,
             data.synonyms,
             longest,
+            progress.heldout_left_out,
             prompt_tokens(data.tokenizer, config.data.prompts),
         )
         self.with_sts = all(gathered(has_sts(self.sts), host_group()))  # ranks embed it together

@@ -184,7 +184,9 @@ def verify_resumed_batch(
     recorded = progress.ledger["last"]
     if not recorded:  # no step since it began
         return None
-    made = _make_again(config, reader, spec, progress)
+    made, damaged = _make_again(config, reader, spec, progress)
+    if damaged:
+        return "ledger     a chunk of the last batch is damaged since: it cannot be compared with the record"
     # a model's views depend on the machine; and other inputs may have been accepted just now
     free = any(c["step"] == progress.step and c["key"].startswith("input ") for c in progress.changes)
     free = free or any(loads_models(view.augmentation) for view in spec.views)
@@ -203,32 +205,37 @@ def verify_resumed_batch(
     )
 
 
-def _make_again(config: Config, reader: ShardReader, spec: BatchSpec, progress: Progress) -> dict[str, str]:
-    """Make the last batch, each rank its share; return its sums.
+def _make_again(
+    config: Config, reader: ShardReader, spec: BatchSpec, progress: Progress
+) -> tuple[dict[str, str], bool]:
+    """Make the last batch, each rank its share; return its sums, and whether a chunk is damaged since.
 
     Raises:
         UserError, AugmentationError: on every rank, where it cannot be made on one.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    position = Position(progress.step - 1, progress.step, rank, world)
+    recorded = progress.substitutions
+    position = Position(progress.step - 1, progress.step, rank, world, recorded, replaying=True)
     settings = replace(LoaderSettings.of(config), workers=0)
-    share: tuple[tuple[int, ...], str | None] = ((0,) * COLUMNS, None)
+    if recorded:  # such a run goes on without what it cannot read
+        settings = replace(settings, damaged="skip")
+    share: tuple[tuple[int, ...], bool, str | None] = ((0,) * COLUMNS, False, None)
     raised: Exception | None = None
     try:
         (batch,) = Loader(reader, spec, settings, position)
-        share = (sum_words(batch.words), None)
+        share = (sum_words(batch.words), bool(batch.substitutions), None)
     except (UserError, AugmentationError) as error:
         raised = error
         print_before_sending(error)
-        share = (share[0], str(error))
+        share = (share[0], False, str(error))
     every = gathered(share, host_group())
-    if raised is None and (failed := next((text for _, text in every if text is not None), None)):
+    if raised is None and (failed := next((text for *_, text in every if text is not None), None)):
         raised = UserError(failed)
         mark_printed(raised)
     if raised is not None:
         raise raised
-    sums = np.array([sums for sums, _ in every], np.int64).sum(axis=0)  # modulo 2^64
-    return chain.sums_in_hexadecimal(sums.tolist())
+    sums = np.array([sums for sums, *_ in every], np.int64).sum(axis=0)  # modulo 2^64
+    return chain.sums_in_hexadecimal(sums.tolist()), any(damaged for _, damaged, _ in every)
 
 
 # -- after faults -------------------------------------------------------------

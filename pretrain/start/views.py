@@ -7,7 +7,7 @@ computes what an encoder that reads nothing but lengths could reach.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,13 +66,13 @@ class LengthShortcut:
         )
 
 
-def measure_lengths(data: Data, max_length: int) -> LengthShortcut | None:
+def measure_lengths(data: Data, max_length: int, recorded: Sequence[dict] = ()) -> LengthShortcut | None:
     """Augment a sample of the data as training does, and compare the lengths of its first two views.
 
     A view's partner is among the sequences of a global batch.
 
     Args:
-        max_length: as for `Loader`.
+        max_length, recorded: as for `Loader`.
 
     Returns:
         None where there are fewer than two views.
@@ -87,8 +87,8 @@ def measure_lengths(data: Data, max_length: int) -> LengthShortcut | None:
     batches = Loader(
         reader,
         BatchSpec(views, Masking(copies=0), data.vocabulary, data.synonyms, max_length),
-        LoaderSettings(train.seed, global_batch=size, lanes=1),
-        Position(0, steps),
+        LoaderSettings(train.seed, global_batch=size, lanes=1, damaged=data.config.data.damaged),
+        Position(0, steps, recorded=recorded),
     )
     lengths: list[np.ndarray] = []
     tokens = 0

@@ -1,6 +1,6 @@
 """Evaluate a model on held-out sequences: masked-language loss, and top-1 retrieval of the other view."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,11 +14,13 @@ from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import parse
 from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
+from pretrain.common.ranks import gathered
 from pretrain.config.run import Config
 from pretrain.data.annotation import Sentences
+from pretrain.data.damage import known_damaged
 from pretrain.data.masking import Masked, mask_tokens
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut, pack
-from pretrain.data.shards import ShardReader
+from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 from pretrain.data.worker import build_for, clip, with_prompt
 from pretrain.model.modules import evaluation_mode
 from pretrain.step.model import Request, SentenceModel
@@ -43,23 +45,33 @@ class Heldout:
         config: Config,
         synonyms: SynonymTable | None,
         max_length: int,
+        left_out: Sequence[dict] = (),
         prompts: Mapping[str, np.ndarray] | None = None,
     ):
         """
         Args:
             max_length: what the encoder takes; longer views are cut as in training.
+            left_out: damaged chunks that this run's record names; they are left out unread.
             prompts: as `BatchSpec.prompts`.
 
         Raises:
             UserError: the data has no held-out sequences.
-            DamagedShard: a chunk cannot be read.
+            DamagedShard: a chunk is damaged that is not in the record, and `data.damaged` is refuse.
         """
         if not reader.num_sequences:
             raise UserError(
                 f"{reader.folder} has no held-out sequences: prepare it with data.prepare.heldout"
             )
         wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
-        sequences, ids, sentences = read_first(reader, wanted)
+        recorded = known_damaged(left_out)
+        sequences, ids, sentences, damaged = read_sound(
+            reader, wanted, config.data.damaged == "skip", recorded
+        )
+        self.left_out = [
+            {"chunk": chunk, "reason": reason}
+            for chunk, reason in sorted(damaged.items())
+            if chunk not in recorded
+        ]
         self.budget = config.train.micro_batch_tokens
         keys = sequence_keys(SEED, 0, ids, 0, "mask")
         self.count = min(config.evaluate.heldout_sequences, len(sequences))
@@ -204,20 +216,56 @@ def _my_share(
         yield pack(sequences, part, device, keys)
 
 
-def read_first(reader: ShardReader, wanted: int) -> tuple[Ragged, np.ndarray, Sentences | None]:
-    """Read the first sequences of a split: them, their numbers, their text and parse if they have them.
+def read_sound(
+    reader: ShardReader, wanted: int, skip_damaged: bool, recorded: dict[int, str]
+) -> tuple[Ragged, np.ndarray, Sentences | None, dict[int, str]]:
+    """Read the first sequences of the sound chunks of the held-out split, the same on every rank.
+
+    A chunk that one rank cannot read is left out on all: they embed the sequences together. recorded: damaged
+    chunks that are left out unread.
+
+    Returns:
+        The sequences, their numbers, their text and parse if they have them, and the damaged chunks with the
+        reasons.
 
     Raises:
-        DamagedShard: a chunk cannot be read.
+        DamagedShard: a chunk is damaged, and skip_damaged is False.
     """
-    count = 1 + int(np.searchsorted(np.cumsum(reader.chunk_sizes), min(wanted, reader.num_sequences)))
-    chunks = [reader.read(index) for index in range(count)]
+    while True:
+        chunks, damaged = _first_sound(reader, wanted, skip_damaged, recorded)
+        every = gathered(damaged)
+        if all(other.keys() == every[0].keys() for other in every):
+            break
+        recorded = {chunk: reason for other in every for chunk, reason in other.items()}
+    if not chunks:
+        raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
     sentences = None
     if reader.annotation is not None:
-        annotations = {n: chunk.annotation for n, chunk in enumerate(chunks) if chunk.annotation is not None}
-        of_chunk = [np.full(len(chunk.sequences), index) for index, chunk in enumerate(chunks)]
-        rows = [np.arange(0, len(chunk.stored), len(chunk.columns)) for chunk in chunks]
+        annotations = {
+            index: chunk.annotation for index, chunk in chunks.items() if chunk.annotation is not None
+        }
+        of_chunk = [np.full(len(chunk.sequences), index) for index, chunk in chunks.items()]
+        rows = [np.arange(0, len(chunk.stored), len(chunk.columns)) for chunk in chunks.values()]
         sentences = Sentences(annotations, np.concatenate(of_chunk), np.concatenate(rows))
-    sequences = Ragged.concatenate([chunk.sequences for chunk in chunks])
-    ids = np.concatenate([chunk.sequence_ids for chunk in chunks])
-    return sequences.slice(0, min(wanted, len(ids))), ids[:wanted], sentences
+    sequences = Ragged.concatenate([chunk.sequences for chunk in chunks.values()])
+    ids = np.concatenate([chunk.sequence_ids for chunk in chunks.values()])
+    return sequences.slice(0, min(wanted, len(ids))), ids[:wanted], sentences, damaged
+
+
+def _first_sound(
+    reader: ShardReader, wanted: int, skip_damaged: bool, recorded: dict[int, str]
+) -> tuple[dict[int, Chunk], dict[int, str]]:
+    """Return the first sound chunks that hold `wanted` sequences, by number, and the damaged ones."""
+    chunks: dict[int, Chunk] = {}
+    damaged, count = dict(recorded), 0
+    for index in range(reader.num_chunks):
+        if index in damaged or count >= wanted:
+            continue
+        try:
+            chunks[index] = reader.read(index)
+            count += len(chunks[index].sequences)
+        except DamagedShard as error:
+            if not skip_damaged:
+                raise
+            damaged[index] = error.reason
+    return chunks, damaged

@@ -97,14 +97,15 @@ class StepPlan:
     tokens: pass -> tokens that go forward and backward; merged the sum.
     masked_tokens: tokens to predict, of each masking; merged the sums.
     request: to stop (`pretrain.common.shutdown`); merged the largest.
+    substitutions: how many damaged chunks were replaced; merged the sum.
     drawn: how many sequences this rank draws; merged, how many each rank does.
     sequences: name -> int64[n], a number for each sequence: "length", "label", "length ROLE",
         "identity ROLE", "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
     sums: of the words of the sequences (`ledger.hashes`); merged the sums modulo 2^64.
     busy: microseconds that this rank did not wait for others (`pretrain.watch.stragglers`); merged, of each.
 
-    >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, [2], {"length": torch.tensor([40, 50])})
-    >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, [1], {"length": torch.tensor([49])})
+    >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, [2], {"length": torch.tensor([40, 50])})
+    >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, [1], {"length": torch.tensor([49])})
     >>> whole = one.merge(torch.stack([one.to_tensor(2), two.to_tensor(2)]))
     >>> whole.micro_batches, whole.tokens, whole.masked_tokens, whole.request
     ({'views': 3}, {'views': 189}, [15], 1)
@@ -116,6 +117,7 @@ class StepPlan:
     tokens: dict[str, int]
     masked_tokens: list[int]
     request: int
+    substitutions: int
     drawn: list[int]
     sequences: dict[str, Tensor]
     sums: tuple[int, ...] = (0,) * COLUMNS
@@ -139,6 +141,7 @@ class StepPlan:
             tokens={name: int(of.sum()) for name, of in lengths.items() if name not in (MOMENTUM, GUIDE)},
             masked_tokens=[len(masked.positions) for masked in batch.masked],
             request=request,
+            substitutions=len(batch.substitutions),
             drawn=[len(batch)],
             sequences={name: torch.from_numpy(of.astype(np.int64)) for name, of in sequences.items()},
             sums=sum_words(batch.words),
@@ -161,6 +164,7 @@ class StepPlan:
             "tokens": list(self.tokens.values()),
             "masked_tokens": self.masked_tokens,
             "request": [self.request],
+            "substitutions": [self.substitutions],
             "sums": self.sums,
             "busy": self.busy,
             "drawn": self.drawn,
@@ -181,6 +185,7 @@ class StepPlan:
             tokens=dict(zip(self.tokens, total["tokens"])),
             masked_tokens=total["masked_tokens"],
             request=most["request"][0],
+            substitutions=total["substitutions"][0],
             drawn=drawn.tolist(),
             sequences=dict(zip(self.sequences, columns)),
             sums=tuple(total["sums"]),

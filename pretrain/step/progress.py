@@ -5,10 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from pretrain.common.errors import UserError
-
 LOWER_IS_BETTER = ("heldout_mlm_loss", "partner_loss")
-_REPLACED = ("substitutions", "heldout_left_out")  # what earlier versions recorded of damaged chunks
 
 
 @dataclass
@@ -26,6 +23,9 @@ class Progress:
         rollbacks: returns to an earlier checkpoint: `from` its step, `to` the step from which the run went on
             with its parameters, and why.
         jumped: steps that were not read, as (a, b): where a steps were done, b counted as done.
+        substitutions: damaged chunks and what was read in their place, of all ranks
+            (`pretrain.data.damage`).
+        heldout_left_out: damaged chunks of the held-out split.
         loss_scale: state of the fp16 loss scale.
         changes: settings that were changed when the run was resumed (`pretrain.start.continuity`).
         rows: where metrics.jsonl ended when the checkpoint was begun (`pretrain.telemetry.metrics_file`).
@@ -45,23 +45,14 @@ class Progress:
     norms: list[list[float]] = field(default_factory=list)
     rollbacks: list[dict] = field(default_factory=list)
     jumped: list[list[int]] = field(default_factory=list)
+    substitutions: list[dict] = field(default_factory=list)
+    heldout_left_out: list[dict] = field(default_factory=list)
     loss_scale: dict[str, float] = field(default_factory=dict)
     changes: list[dict] = field(default_factory=list)
     ledger: dict = field(default_factory=dict)
     rows: dict = field(default_factory=dict)
     window: dict = field(default_factory=dict)
     monitor: dict = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, recorded: dict[str, Any]) -> "Progress":
-        """Return the progress in a checkpoint.
-
-        Raises:
-            UserError: an earlier version read other chunks in place of damaged ones, which this one does not.
-        """
-        if any(recorded.get(name) for name in _REPLACED):
-            raise UserError("the run has read other data in place of damaged chunks: start it anew")
-        return cls(**{name: value for name, value in recorded.items() if name not in _REPLACED})
 
     def roll_back(self, checkpointed: dict[str, Any], why: str) -> None:
         """Go on, from the step where the run stands, with the progress in a checkpoint.

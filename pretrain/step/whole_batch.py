@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.common.ranks import gathered
 from pretrain.config.run import Balance
 from pretrain.data.batch import NEGATIVE, RankBatch, column_of
 from pretrain.data.lanes import lanes_of_rank, most_lanes
@@ -60,6 +61,7 @@ class StepResult:
     micro_batches: (views, masked), a rank.
     request: to stop, the largest over ranks (`pretrain.common.shutdown`).
     lengths: int64[N], tokens of each original sequence of the global batch; on the CPU.
+    substitutions: of all ranks (`RankBatch.substitutions`).
     sums: by which the ledger knows the global batch (`ledger.chain.extend`).
     busy: what each rank gave to `WholeBatch.compute`.
     negatives: how many an anchor was compared with, in the mean over the batch; None: no term has any.
@@ -73,6 +75,7 @@ class StepResult:
     micro_batches: tuple[int, int]
     request: int
     lengths: Tensor
+    substitutions: list[dict]
     sums: tuple[int, ...]
     busy: tuple[int, ...]
     negatives: float | None
@@ -165,6 +168,8 @@ class WholeBatch:
                     self.reduction.backward(zero, final=not maskings)
             if maskings:
                 losses["mlm"] = self._token_level(maskings, plan.masked_tokens, weights["mlm"])
+        # each rank reads its own lanes, and all must warn and record the same
+        substitutions = gathered(batch.substitutions, self.hosts) if plan.substitutions else []
         losses = {name: value.double() for name, value in losses.items()}
         nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         losses["total"] = sum((weights[name] * value for name, value in losses.items()), nothing)
@@ -177,6 +182,7 @@ class WholeBatch:
             micro_batches=(plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
             request=plan.request,
             lengths=lengths,
+            substitutions=[row for of_rank in substitutions for row in of_rank],
             sums=plan.sums,
             busy=plan.busy,
             negatives=negatives,

@@ -122,7 +122,7 @@ def draw(step: int, rank: int, sentences: int) -> RankBatch:
     view = View(original, numbers, np.ones(sentences, bool))
     return RankBatch(
         step=step, epoch=0, sequence_ids=numbers.astype(np.uint64), original=original, masked=[masked],
-        views={"anchor": view, "positive": view}, labels=None,
+        views={"anchor": view, "positive": view}, labels=None, substitutions=[],
     )  # fmt: skip
 
 

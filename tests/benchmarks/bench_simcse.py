@@ -118,6 +118,7 @@ def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
                 masked=[],
                 views={"anchor": view, "positive": view},
                 labels=None,
+                substitutions=[],
             )
         )
         update.apply(result.losses["total"])

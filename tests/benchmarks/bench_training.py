@@ -134,7 +134,7 @@ def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace)
             views[role] = View(tokens, chosen, np.ones(len(chosen), bool))
         batch = RankBatch(
             step=position, epoch=0, sequence_ids=numbers, original=original, masked=[masked], views=views,
-            labels=None,
+            labels=None, substitutions=[],
         )  # fmt: skip
         update.apply(whole.compute(batch).losses["total"])
         memory.after_step()

@@ -225,6 +225,7 @@ class Run:
             masked=[mask_tokens(original, keys, self.vocabulary)] if masks else [],
             views={} if masks else {"anchor": view, "positive": view},
             labels=None,
+            substitutions=[],
         )
 
     def step(self, number: int) -> tuple[int, Numbers]:

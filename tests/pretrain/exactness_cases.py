@@ -339,4 +339,5 @@ def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
             for role, rows in whole["unprompted"].items()
         },
         labels=whole["labels"][part],
+        substitutions=[],
     )

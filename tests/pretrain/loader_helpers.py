@@ -136,6 +136,7 @@ def assert_same(first: RankBatch, second: RankBatch) -> None:
         assert mine.batch == theirs.batch
         assert np.array_equal(mine.positions, theirs.positions)
         assert np.array_equal(mine.labels, theirs.labels)
+    assert first.substitutions == second.substitutions
     assert np.array_equal(first.words, second.words)
 
 

@@ -53,7 +53,7 @@ def verify(
 
     recorded = read_records(run)
     config = load_config(run / "config.yaml", overrides)
-    replay = Replay(config, recorded.jumped)
+    replay = Replay(config, recorded.progress.get("substitutions", []), recorded.jumped)
     first, last = span["from"] or 1, min(span["to"] or recorded.last_step, recorded.last_step)
     if first > last:
         raise UserError(f"--from {first} is after the last step, {last}")

@@ -8,6 +8,7 @@ again, as for training.
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from augment.core.vocabulary import Vocabulary
 from pretrain.cache.views import trains_on
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec, ViewSpec
+from pretrain.data.damage import replay
 from pretrain.data.lanes import Lanes
 from pretrain.data.ledger.hashes import COLUMNS, sequence_words, sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position, lanes_of
@@ -34,6 +36,7 @@ class Replay:
 
     Args:
         config: of the run.
+        substitutions: damaged chunks, and what the run has read in their place.
         jumped: (first step, stop step) of steps that it has not read.
 
     Attributes:
@@ -41,13 +44,15 @@ class Replay:
         unread: chunk -> why it cannot be read now.
     """
 
-    def __init__(self, config: Config, jumped: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self, config: Config, substitutions: Sequence[dict[str, Any]], jumped: Sequence[tuple[int, int]] = ()
+    ) -> None:
         self.config = trains_on(config)
         self.reader: ShardReader = open_train(self.config)
         self.views: list[ViewSpec] = view_specs(self.config)
         self.settings = LoaderSettings.of(config)
         self.lanes: Lanes = lanes_of(self.reader, self.settings)
-        self.jumped = jumped
+        self.substitutions, self.jumped = list(substitutions), jumped
         self.unread: dict[int, str] = {}
         self.first_of_chunk = np.concatenate([[0], np.cumsum(self.reader.chunk_sizes)])
         self._words = np.empty((self.reader.num_sequences, 2), np.uint64)
@@ -62,6 +67,7 @@ class Replay:
             for start in range(begin, end, at_once):
                 steps = start, min(start + at_once, end)
                 chunk, index = self.lanes.draw_steps(*steps, 0, self.lanes.lanes)
+                replay(chunk, index, self.lanes, steps, (0, self.lanes.lanes), self.substitutions)
                 shape = (steps[1] - steps[0], -1)
                 yield np.arange(*steps), chunk.reshape(shape), index.reshape(shape)
 
@@ -103,8 +109,8 @@ class Replay:
             self.config.model.max_positions,
             prompt_tokens(tokenizer, self.config.data.prompts),
         )
-        settings = replace(self.settings, workers=workers)
-        position = Position(first, stop, jumps=self.jumped)
+        settings = replace(self.settings, workers=workers, damaged="refuse")
+        position = Position(first, stop, recorded=self.substitutions, replaying=True, jumps=self.jumped)
         for batch in Loader(self.reader, spec, settings, position):
             yield batch.step, sum_words(batch.words)
 

@@ -124,6 +124,14 @@ def test_order_is_frozen():
     assert digest[:16] == "7e980f488a36c57f"
 
 
+def test_replacements_depend_on_epoch_and_chunk_only():
+    lanes = Lanes(SIZES, seed=3, global_batch=24, lanes=8)
+    ten = lanes.replacements(1, 4, 10)
+    assert np.array_equal(Lanes(SIZES, 3, 24, 2).replacements(1, 4, 20)[:10], ten)
+    assert not np.array_equal(lanes.replacements(2, 4, 10), ten)
+    assert ten.min() >= 0 and ten.max() < len(SIZES)
+
+
 def test_batches_that_do_not_fit_are_refused():
     with pytest.raises(AssertionError):
         Lanes(SIZES, 0, 25, 8)

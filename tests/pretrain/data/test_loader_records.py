@@ -125,10 +125,14 @@ def test_resuming_anywhere_goes_on_with_the_same_batches(folder, start):
 
 
 @pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
-def test_damage_is_refused_by_name(folder, how):
+def test_damage_is_replaced_the_same_way_whoever_reads(folder, how):
     damage(folder, how)
     with pytest.raises(DamagedShard, match="shard-00000"):
         batches(folder, views=VIEWS)
+    expected = batches(folder, views=VIEWS, damaged="skip")
+    assert any(batch.substitutions for batch in expected)
+    for world_size, workers in ((2, 0), (4, 0), (1, 2)):
+        assert_same_run(folder, expected, world_size, workers, views=VIEWS, damaged="skip")
 
 
 def test_columns_and_views_in_any_number(tmp_path):

@@ -141,7 +141,7 @@ def test_a_run_looks_at_the_files_of_both_splits_before_its_first_evaluation(tin
     for shard in [*(data / "train").glob("*.tar")][-1:]:
         shard.write_bytes(shard.read_bytes()[:-512])
     output = finish(start(command(data, tmp_path / "run", train__steps=3)), expect=2)
-    assert str(data) in output and "bytes instead of" in output
+    assert str(data) in output and "bytes instead of" in output and "--data.damaged skip" in output
     assert "Traceback" not in output and not records(tmp_path / "run")
 
 

@@ -46,6 +46,8 @@ def test_a_step_is_the_next_step_of_its_own_set():
         expected = alone.draw_steps(own[number], own[number] + 1, 2, 7)
         assert np.array_equal(chunk, expected[0] + first[number]) and np.array_equal(index, expected[1])
         assert lanes.epoch_of(step) == alone.epoch_of(own[number])
+        replaced = lanes.replacements(1, int(first[number]), 20)
+        assert np.array_equal(replaced, alone.replacements(1, 0, 20) + first[number])
         own[number] += 1
 
 
@@ -108,6 +110,14 @@ def test_a_batch_is_of_one_set_for_any_ranks_workers_and_resumes(sets):
         ranks = [batches(sets, first, rank, world, workers)[1] for rank in range(world)]
         for number, batch in enumerate(expected[first:]):
             assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
+
+
+def test_a_damaged_chunk_is_replaced_within_its_set(sets):
+    helpers.damage(sets[1], "flip")
+    _, found = batches(sets, damaged="skip")
+    replaced = [row for batch in found for row in batch.substitutions]
+    first = ShardReader(sets[0]).num_chunks
+    assert replaced and all(min(row["chunk"], row["replacement"]) >= first for row in replaced)
 
 
 def test_sets_that_do_not_go_together_are_refused(sets, tmp_path):

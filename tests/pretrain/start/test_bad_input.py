@@ -5,20 +5,25 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch.distributed as dist
 from loader_helpers import write_folder
-from run_helpers import command, finish, kill, outputs_of, records, start, wait_for
+from run_helpers import command, curve, finish, kill, outputs_of, records, start, wait_for
 
 from augment.core.ragged import Ragged
 from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import RECIPES, load_config
+from pretrain.data.damage import known_damaged
 from pretrain.data.lanes import Lanes
 from pretrain.data.shard_writer import write_manifest
 from pretrain.data.shards import DamagedShard, ShardReader
-from pretrain.start.data import find_data
-from pretrain.step.heldout import read_first
+from pretrain.start.data import Data, find_data, report_damage
+from pretrain.step.heldout import read_sound
+from pretrain.step.progress import Progress
+from pretrain.telemetry.run import Telemetry
 
 
 def refused(words: list[str], *needles: str) -> str:
@@ -149,8 +154,8 @@ def warnings_of(run):
 
 
 @pytest.mark.full
-def test_damaged_shard_is_refused_by_name(tiny_data, tmp_path):
-    data = tmp_path / "data"
+def test_damaged_shard_is_refused_by_name_or_skipped_and_written_down(tiny_data, tmp_path):
+    data, run = tmp_path / "data", tmp_path / "skip"
     shutil.copytree(tiny_data, data)
     chunk = flip_chunk_of(data, 1, lane=3)
     flags = {"train__steps": 4, "checkpoint__every": 0, "evaluate__every": 0}
@@ -158,8 +163,57 @@ def test_damaged_shard_is_refused_by_name(tiny_data, tmp_path):
         command(data, tmp_path / "refuse", **flags),
         str(data / "train"),
         f"chunk {chunk}",
-        "gives the same bytes",
+        "--data.damaged skip",
     )
+    # rank 1 serves lanes 2 and 3, rank 0 writes
+    finish(start(command(data, run, data__damaged="skip", **flags), ranks=2))
+    listed = store.read_state(store.latest(run / "checkpoints"))["progress"]["substitutions"]
+    assert (chunk, 3) in {(row["chunk"], row["lane"]) for row in listed}
+    assert len(warnings_of(run)) == len(listed)
+    assert all(f"chunk {chunk} is damaged" in text for _, text in warnings_of(run))
+
+
+@pytest.mark.full
+def test_damage_and_repair_between_two_starts_are_said_and_the_data_stay(tiny_data, tmp_path):
+    """Damaged while the run stood still, then repaired while it stood still: both are warned of, the record
+    decides."""
+    data, run, again = (tmp_path / name for name in ("data", "run", "again"))
+    shutil.copytree(tiny_data, data)
+    sound = {path: path.read_bytes() for path in data.glob("*/*.tar")}
+    flags = {
+        "data__damaged": "skip",
+        "train__steps": 8,
+        "evaluate__every": 0,
+        "checkpoint__every": 2,
+        "checkpoint__keep": 9,
+    }
+
+    def cut_back(folder, step):
+        for later in (folder / "checkpoints").glob("step-*"):
+            if int(later.name[5:]) > step:
+                shutil.rmtree(later)
+
+    finish(start(command(data, run, **flags)))
+    whole = curve(run)
+    cut_back(run, 4)
+    chunk = flip_chunk_of(data, 4, lane=2)
+    finish(start(command(data, run, **flags, checkpoint__resume="auto")))
+    warnings = warnings_of(run)
+    assert (
+        warnings[0][0] == 5
+        and f"chunk {chunk} is damaged" in warnings[0][1]
+        and "from step 5 on; earlier steps" in warnings[0][1]
+    ), warnings
+    damaged = curve(run)
+    assert damaged[5]["loss"] != whole[5]["loss"]
+
+    shutil.copytree(run, again)
+    cut_back(again, 6)
+    for path, content in sound.items():
+        path.write_bytes(content)
+    output = finish(start(command(data, again, **flags, checkpoint__resume="auto")))
+    assert "stay replaced, also if they have been repaired" in output
+    assert curve(again) == damaged
 
 
 @pytest.mark.full
@@ -184,7 +238,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tiny_d
     assert records(run)
 
 
-def test_damaged_held_out_chunk_is_refused(tmp_path):
+def test_damaged_held_out_chunk_is_refused_or_left_out(tmp_path):
     sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
     write_folder(tmp_path, {"heldout": sequences}, 100, 16, chunk_tokens=256)
     shard = next((tmp_path / "heldout").glob("*.tar"))
@@ -192,11 +246,39 @@ def test_damaged_held_out_chunk_is_refused(tmp_path):
     flip(shard, 1600)
     reader = ShardReader(tmp_path, "heldout")
     with pytest.raises(DamagedShard):
-        read_first(reader, 100)
+        read_sound(reader, 100, False, {})
+    kept, numbers, _, damaged = read_sound(reader, 100, True, {})
+    first = int(reader.chunk_sizes[0])
+    assert len(kept) == 100 and numbers.tolist() == list(range(first, first + 100)) and list(damaged) == [0]
     shard.write_bytes(sound)
-    first, numbers, _ = read_first(reader, 100)
-    assert first == sequences.slice(0, 100) and numbers.tolist() == list(range(100))
-    assert len(read_first(reader, 9999)[0]) == 300
+    again, _, _, damaged = read_sound(reader, 100, True, damaged)
+    assert again == kept and list(damaged) == [0]  # what the record names stays left out
+
+
+def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
+    sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
+    write_folder(tmp_path / "data", {"train": sequences, "heldout": sequences}, 100, 16, chunk_tokens=256)
+    shard = next((tmp_path / "data" / "heldout").glob("*.tar"))
+    sound = shard.read_bytes()
+    flip(shard, 1600)
+    readers = [ShardReader(tmp_path / "data", split) for split in ("train", "heldout")]
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    progress = Progress(step=7, best_score=-2.0, best_step=5, best_by="heldout_mlm_loss")
+    with Telemetry(tmp_path / "run", 10, start_step=7) as telemetry:
+        for attempt in range(2):
+            *_, damaged = read_sound(readers[1], 100, True, known_damaged(progress.heldout_left_out))
+            found = [{"chunk": chunk, "reason": reason} for chunk, reason in damaged.items() if not attempt]
+            data = Data(None, [], *readers, None, None, None, {})
+            report_damage(data, SimpleNamespace(left_out=found), progress, telemetry)
+            assert [(row["chunk"], row["step"]) for row in progress.heldout_left_out] == [(0, 7)]
+            assert progress.best_score is None  # scores on other sequences are not compared
+            shard.write_bytes(sound)
+    warnings = [text for _, text in warnings_of(tmp_path / "run")]
+    assert "held-out chunk 0 is damaged" in warnings[0] and "the best score starts anew" in warnings[0]
+    assert (
+        "stay left out of evaluations, also if they have been repaired: 0. A" in warnings[1]
+        and len(warnings) == 2
+    )
 
 
 @pytest.mark.full

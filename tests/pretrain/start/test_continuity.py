@@ -277,6 +277,7 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
         "train.rendezvous_seconds": "9",
         "data": "elsewhere",
         "data.workers": "0",
+        "data.damaged": "skip",
         "data.prepare.max_length": "32",
         "evaluate.every": "7",
         "checkpoint.keep": "9",

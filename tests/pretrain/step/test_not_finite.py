@@ -191,7 +191,7 @@ def judged(tmp_path, progress=None, **flags):
 
 def numbers(step, norm, loss=1.0, scale=None):
     texts = Ragged.from_sequences([[2, 7, 3]])
-    batch = RankBatch(step - 1, 0, np.array([step], dtype=np.uint64), texts, [], {}, None)
+    batch = RankBatch(step - 1, 0, np.array([step], dtype=np.uint64), texts, [], {}, None, [])
     return StepNumbers(step, batch, {"total": loss}, norm, math.isfinite(norm), scale)
 
 

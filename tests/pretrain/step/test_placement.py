@@ -72,7 +72,7 @@ def plan_of(whole: dict[str, EncoderPass], counts: list[int]) -> StepPlan:
     lengths = {name: torch.from_numpy(part.sequences.lengths) for name, part in whole.items()}
     first, second = lengths["views"].chunk(2)
     agreed = {"length a": first, "length b": second, "length": lengths["masking 0"]}
-    return StepPlan(dict.fromkeys(whole, 9), {}, [], 0, counts, agreed)
+    return StepPlan(dict.fromkeys(whole, 9), {}, [], 0, 0, counts, agreed)
 
 
 def move_and_return(rank: int, counts: list[int], meeting: str) -> None:

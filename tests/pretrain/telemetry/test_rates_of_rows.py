@@ -66,7 +66,7 @@ def result_of(step: int, loss: float) -> StepResult:
     """A step that masks as many tokens as its number."""
     losses = {name: torch.tensor(loss, dtype=torch.float64) for name in ("mlm", "total")}
     lengths = torch.tensor([3])
-    return StepResult(losses, {}, None, 10, step, (1, 2), 0, lengths, (0,) * 4, (5,), None)
+    return StepResult(losses, {}, None, 10, step, (1, 2), 0, lengths, [], (0,) * 4, (5,), None)
 
 
 def test_every_step_is_in_one_row_and_one_with_a_fault_in_none(tmp_path):
@@ -88,7 +88,7 @@ def test_every_step_is_in_one_row_and_one_with_a_fault_in_none(tmp_path):
             lambda step: {"steps_done": step},
         )
         for step in range(1, 9):
-            batch = RankBatch(step - 1, 0, np.array([step], np.uint64), texts, [], {}, None)
+            batch = RankBatch(step - 1, 0, np.array([step], np.uint64), texts, [], {}, None, [])
             log.write()
             progress.step, progress.tokens = step, progress.tokens + 10
             sound, loss = step not in (2, 5), torch.nan if step == 2 else float(step)

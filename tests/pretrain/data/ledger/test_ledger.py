@@ -96,7 +96,9 @@ def test_the_chain_is_the_same_for_any_ranks_workers_and_starts(folder, world, w
         if step >= 5:
             mine = [one[step - 5] for one in ranks]
             plans = [
-                StepPlan({}, {}, [], 0, [len(one)], {"length": torch.arange(len(one))}, sum_words(one.words))
+                StepPlan(
+                    {}, {}, [], 0, 0, [len(one)], {"length": torch.arange(len(one))}, sum_words(one.words)
+                )
                 for one in mine
             ]
             most = max(map(len, mine))

@@ -1,9 +1,9 @@
-"""Batches that a run has read are made again, through growth and several sets."""
+"""Batches that a run has read are made again, through damage, growth and several sets."""
 
 import loader_helpers as helpers
 import numpy as np
 import pytest
-from loader_helpers import batches, write_folder
+from loader_helpers import batches, damage, write_folder
 
 from augment.core.ragged import Ragged
 from pretrain.commands.verify.records import LedgerRecord, compare
@@ -25,7 +25,7 @@ def folder(tmp_path):
     return folder
 
 
-def replay_of(folder, jumped=(), **train) -> Replay:
+def replay_of(folder, substitutions=(), jumped=(), **train) -> Replay:
     """The replay of runs of the helpers' loaders."""
     settings = {"global_batch": 48, "seed": 3, "steps": 25, "warmup_steps": 1, **train}
     data = (
@@ -33,7 +33,7 @@ def replay_of(folder, jumped=(), **train) -> Replay:
         if isinstance(folder, list)
         else {"lanes": 8, "folder": str(folder)}
     )
-    return Replay(validate_config({"data": data, "train": settings}, "test"), jumped)
+    return Replay(validate_config({"data": data, "train": settings}, "test"), substitutions, jumped)
 
 
 def of_sequences(read: list[RankBatch]) -> list[tuple[int, ...]]:
@@ -44,6 +44,33 @@ def replayed(replay: Replay, first: int = 0, stop: int = 25) -> list[tuple[int, 
     sums = list(replay.sums(first, stop))
     assert [step for step, _ in sums] == list(range(first, stop))
     return [of_step[:2] for _, of_step in sums]
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
+def test_damage_between_two_starts_is_replayed(folder, how):
+    """The second start replaces what the first has read; the third meets repaired data, and keeps to it."""
+    first = batches(folder, stop_step=9, damaged="skip")
+    _, good = damage(folder, how)
+    second = batches(folder, start_step=9, stop_step=17, damaged="skip")
+    rows = [row for batch in second for row in batch.substitutions]
+    (folder / "train" / "shard-00000.tar").write_bytes(good)
+    third = batches(folder, start_step=17, damaged="refuse", recorded=rows)
+    rows += [row for batch in third for row in batch.substitutions]
+    read = first + second + third
+    assert rows and of_sequences(read) != of_sequences(batches(folder))
+    assert replayed(replay_of(folder, rows)) == of_sequences(read)
+    assert replayed(replay_of(folder, rows), 11, 20) == of_sequences(read[11:20])
+    for workers in (0, 2):
+        again = batches(folder, recorded=rows, replaying=True, workers=workers)
+        assert all(np.array_equal(one.words, other.words) for one, other in zip(again, read, strict=True))
+
+
+def test_what_is_still_damaged_is_read_from_its_replacement(folder):
+    damage(folder, "flip")
+    read = batches(folder, damaged="skip")
+    rows = [row for batch in read for row in batch.substitutions]
+    replay = replay_of(folder, rows)
+    assert replayed(replay) == of_sequences(read) and not replay.unread
 
 
 def test_a_growing_batch_is_replayed(folder):
