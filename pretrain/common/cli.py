@@ -18,6 +18,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -54,6 +55,21 @@ SHOWN = 10
 """Flags on the short help page."""
 WIDTH = 80
 """Columns of a help page."""
+
+
+LARGE_LIBRARIES = {"torch", "transformers", "datasets", "spacy", "scipy", "sklearn", "datatrove"}
+"""Imports of these take seconds, on a busy machine or a network disk a minute."""
+
+
+class SayWhatLoads(MetaPathFinder):
+    """Print one line, on stderr, when the first large library is imported; find no module itself."""
+
+    said = False
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname in LARGE_LIBRARIES and not self.said:
+            self.said = True
+            print(f"{program()}: loading {fullname} and other libraries ...", file=sys.stderr, flush=True)
 
 
 class Flag(NamedTuple):
@@ -282,6 +298,8 @@ def run(
     """
     # the deepspeed launcher adds it
     words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
+    if os.environ.get("RANK", "0") == "0" and not LARGE_LIBRARIES & sys.modules.keys():
+        sys.meta_path.insert(0, SayWhatLoads())
     code: Any = 0
     try:
         for before, word in zip(["", *words], words):

@@ -47,8 +47,9 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
 
     Raises:
         UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of
-            its type or contradicts another; an override is of an objective that is not in the sum. (A recipe
-            may have such settings: the config.yaml of a run has all.)
+            its type or contradicts another; an override is of an objective that is not in the sum, or changes
+            nothing without another setting. (A recipe may have such settings: the config.yaml of a run has
+            all.)
     """
     tree: dict[str, Any] = {}
     where = "flags"
@@ -74,7 +75,34 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
             f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. "
             f"Leave it out, or name {readers(idle)} with --objective"
         )
+    _refuse_idle(config, flags)
     return config
+
+
+def _refuse_idle(config: Config, flags: set[str]) -> None:
+    """Raise UserError if a flag changes nothing without a setting that is not there."""
+    train, objective = config.train, config.objective
+    negatives, mlm = objective.false_negatives, objective.mlm
+    idle = {  # key -> whether it changes nothing, and what it needs
+        f"train.muon_scale={train.muon_scale}": (
+            train.muon_scale != "match_rms_adamw" and train.optimizer != "muon",
+            "train.optimizer muon",
+        ),
+        f"objective.false_negatives.margin={negatives.margin:g}": (
+            negatives.margin and negatives.guide == "none",
+            "objective.false_negatives.guide, as self",
+        ),
+        "objective.mlm.later_rates": (
+            mlm.later_rates and not objective.masked_copies,
+            "objective.mlm.weight and objective.mlm.copies",
+        ),
+    }
+    for setting, (changes_nothing, needed) in idle.items():
+        key = setting.partition("=")[0]
+        # a flag may be the key, a section that holds it, or an entry of it
+        given = any(f"{key}.".startswith(f"{flag}.") or flag.startswith(f"{key}.") for flag in flags)
+        if changes_nothing and given:
+            raise UserError(f"{setting} changes nothing without its condition: set {needed}, or leave it out")
 
 
 def find_recipe(path: Path) -> Path:

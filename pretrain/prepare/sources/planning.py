@@ -210,7 +210,9 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[R
             )
         return _striped(number, kind, str(file), size, limit=groups)
     if kind == "jsonl" and is_array(file):
-        return _striped(number, kind, str(file), size, 1, "array")
+        return _striped(
+            number, kind, str(file), size, 1 if source.layout == "passages" else MAX_STRIPES, "array"
+        )
     layout = source.layout if kind == "text" else "lines"
     width = 0
     if layout == "auto" or (kind == "text" and layout != "lines" and source.unwrap == "auto"):

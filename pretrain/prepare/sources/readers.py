@@ -54,8 +54,44 @@ class ReadTask:
 
 
 def open_file(path: str | Path) -> Stream:
-    """Open a file as a stream of its decompressed bytes."""
-    name = str(path)
+    """Open a file as a stream of its decompressed bytes, with \\n where its lines end in \\r alone.
+
+    They do where the first megabyte has no \\n and several \\r.
+    """
+    stream = _decompressed(str(path))
+    if b"\n" in stream.peek(1):
+        return stream
+    with stream:
+        head = stream.read(_PROBE_BYTES)
+    stream = _decompressed(str(path))
+    ends_in_returns = head.count(b"\r") > 1 and b"\n" not in head
+    return io.BufferedReader(_LineFeeds(stream)) if ends_in_returns else stream
+
+
+class _LineFeeds(io.RawIOBase):
+    """A stream whose lines end in \\r alone, as those of old Macintoshes, with \\n in its place."""
+
+    def __init__(self, stream: Stream):
+        self._stream = stream
+        self.seek = stream.seek  # type: ignore[method-assign]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer)).replace(b"\r", b"\n")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def _decompressed(name: str) -> Any:
     if name.endswith(".zst"):
         import pyarrow
 
@@ -102,7 +138,7 @@ def detect_layout(head: str) -> Literal["lines", "paragraphs"]:
 
 
 def is_array(path: Path) -> bool:
-    """Return whether a JSON file is an array, or one object, written over several lines: no object a line."""
+    """Return whether a JSON file is one array, or objects written over several lines: no object a line."""
     with naming_damage(str(path)), open_file(path) as stream:
         head = stream.read(_PROBE_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
     return head[:1] == b"[" or head.split(b"\n", 1)[0].strip() == b"{"
@@ -134,10 +170,13 @@ def _numbered_lines(stream: Stream, task: ReadTask) -> Iterator[tuple[int, bytes
         yield number, line
 
 
-def too_long(task: ReadTask, position: int) -> UserError:
-    """Return the error for a line, or the text of a row, that is longer than the source allows."""
+def too_long(task: ReadTask, position: int, otherwise: str = "") -> UserError:
+    """Return the error for a line, or the text of a row, that is longer than the source allows.
+
+    otherwise: what else may be wrong.
+    """
     return UserError(
-        f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB. Break it into "
+        f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB{otherwise}. Break it into "
         "lines or rows, a document each; or allow more (it takes some 130 times as much memory, if it is one "
         "sentence): "
         f"""--source '[{{source: "{task.place}", line_megabytes: N}}]'"""
@@ -167,10 +206,8 @@ def where(task: ReadTask, position: int) -> str:
         return f"hub:{task.place}, file or part {task.stripe + 1} of {task.stripes}, row {position + 1}"
     if task.kind in ("parquet", "disk", "hub"):
         return f"{task.place}, row {position + 1}"
-    if task.layout == "array":
-        return f"{task.place}, object {position + 1}"
     line = position
-    if task.kind not in ("csv", "tsv") and not _is_compressed(task.place):
+    if task.kind not in ("csv", "tsv") and task.layout != "array" and not _is_compressed(task.place):
         line = 0
         with open_file(task.place) as stream:
             while position > 0 and (block := stream.read(min(position, _PROBE_BYTES))):

@@ -8,9 +8,9 @@ one file of a streamed one.
 import csv
 import io
 import json
-import shlex
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 _BATCH = 256
 _PROBE = 1 << 20
+_BETWEEN = re.compile(r"[\s,\[\]]*")  # the objects of an array
 
 Row = dict[str, Any]
 Choose = Callable[[tuple[str, ...]], Sequence[str]]
@@ -81,29 +82,44 @@ def json_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
 
 
 def _array_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
-    """Yield (number, member) of an array of objects, which is read whole; one object counts as an array."""
+    """Yield (line, member) of an array of objects, or of objects that are written over several lines each."""
+    decode = json.JSONDecoder().raw_decode
     with naming_damage(task.place), open_file(task.place) as stream:
-        try:
-            content = json.load(io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape"))
-        except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"source {task.place}: not JSON, or cut short ({error}). Objects one behind the other "
-                f"become lines by: jq -c . {shlex.quote(task.place)}"
-            ) from error
-    members = content if isinstance(content, list) else [content]
-    rows = (row if isinstance(row, dict) else BrokenRow("not a JSON object") for row in members)
-    yield from _require_short(task, enumerate(rows))
-
-
-def _require_short(
-    task: ReadTask, rows: Iterable[tuple[int, Row | BrokenRow]]
-) -> Iterator[tuple[int, Row | BrokenRow]]:
-    """Yield rows as they come. Raises: UserError for a text that is longer than the source allows."""
-    for position, row in rows:
-        texts = () if isinstance(row, BrokenRow) else row.values()
-        if any(isinstance(text, str) and len(text) > task.longest for text in texts):
-            raise too_long(task, position)
-        yield position, row
+        text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape")
+        buffer, line, number, array = "", 0, 0, None
+        while block := text.read(_PROBE):
+            buffer, at, fault = buffer + block, 0, ""
+            if array is None:
+                array = buffer.lstrip()[:1] == "["
+            try:
+                while True:
+                    start = _BETWEEN.match(buffer, at).end()  # type: ignore[union-attr]
+                    row, behind = decode(buffer, start)
+                    if behind - start > task.longest:
+                        break
+                    line += buffer.count("\n", at, start)
+                    if number % task.stripes == task.stripe:
+                        yield line, row if isinstance(row, dict) else BrokenRow("not a JSON object")
+                    line, number, at = line + buffer.count("\n", start, behind), number + 1, behind
+            except json.JSONDecodeError:
+                pass  # the next block has the rest of the object
+            except RecursionError:
+                fault = "JSON that is nested too deep"
+            except ValueError as error:  # a number of thousands of digits
+                fault = f"not JSON ({error})"
+            rest = buffer[at:].lstrip(", \r\n\t")
+            line += buffer.count("\n", at, len(buffer) - len(rest))
+            buffer = rest
+            if fault:
+                raise UserError(f"source {where(task, line)}: {fault}; it begins {buffer[:60]!r}.")
+            if len(buffer) > task.longest:
+                raise too_long(task, line, f", or not JSON from here: {buffer[:60]!r}")
+        ending = "".join(buffer.split())
+        if ending not in (("]", "[]") if array else ("",)):
+            fault = f"not JSON, or the file is cut short here: {buffer[:60]!r}"
+            if not ending:
+                fault = "the array has no end: the file is cut short"
+            raise UserError(f"source {where(task, line)}: {fault}.")
 
 
 def about_first_line(task: ReadTask, fields: Sequence[str]) -> str:
@@ -138,7 +154,11 @@ def table_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple
         rows = _parquet_rows(task, choose_once)
     else:
         rows = _dataset_rows(task, source, choose_once)
-    yield from _require_short(task, rows)
+    for position, row in rows:
+        texts = () if isinstance(row, BrokenRow) else row.values()
+        if any(isinstance(text, str) and len(text) > task.longest for text in texts):
+            raise too_long(task, position)
+        yield position, row
 
 
 def _csv_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:

@@ -285,3 +285,27 @@ def test_a_run_stands_for_its_export(tmp_path, key):
 )
 def test_what_changes_something_is_taken(overrides):
     load_config(None, overrides)
+
+
+def test_what_changes_nothing_is_refused_of_a_flag_and_taken_of_a_record(tmp_path):
+    """A finished run's config.yaml may hold it, and is read again to verify, show or resume it."""
+    tree = {
+        "objective": {
+            "name": "simcse",
+            "false_negatives": {"margin": 0.1},
+            "mlm": {"weight": 0, "later_rates": {500: 0.2, 5000: 0.1}},
+        },
+        "train": {"muon_scale": "original"},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    config = load_config(tmp_path / "config.yaml", {"train.steps": "100"})
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert load_config(tmp_path / "config.yaml", {"train.lr": "1e-4"}).objective == config.objective
+    for key, value, needs in (
+        ("objective.false_negatives", "{margin: 0.1}", "objective.false_negatives.guide, as self"),
+        ("objective.false_negatives.margin", "0.1", "objective.false_negatives.guide, as self"),
+        ("objective.mlm.later_rates.50", "0.1", "objective.mlm.weight and objective.mlm.copies"),
+        ("train.muon_scale", "original", "train.optimizer muon"),
+    ):
+        with pytest.raises(UserError, match=f"changes nothing .*: set {needs}, or leave it out"):
+            load_config(tmp_path / "config.yaml", {key: value})
