@@ -4,10 +4,8 @@
 #   sbatch [sbatch flags] slurm/prepare_data.sh --source 'corpus/*.jsonl.zst' --out DIR [flags of clearly prepare]
 #   sbatch --time=12:00:00 --account=NAME slurm/prepare_data.sh --config configs/data_wikipedia_bookcorpus.yaml --out DIR
 #
-# All cores of the node work; what is finished is not redone after preemption or the time limit. For a corpus that wants
-# many nodes, call the preparation itself on a login node: it submits one job array per stage through datatrove.
-#
-#   clearly prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm --workers 64 --partition NAME
+# All cores of the node work; what is finished is not redone after preemption or the time limit. 25 GB of text take some
+# four hours of one core.
 #
 # A Hugging Face dataset is read over the network; where compute nodes have none, download it on a login node first and
 # name its folder as the source.

@@ -33,7 +33,6 @@ MAY_IMPORT = {
     "pretrain.common": "",
     "pretrain.config": "augment.spec",
     "pretrain.checkpoint": "",
-    "pretrain.data.remote": "",
     "pretrain.telemetry": "",
     "pretrain.model": "",
     "pretrain.watch": "pretrain.checkpoint pretrain.telemetry",

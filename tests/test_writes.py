@@ -37,6 +37,7 @@ MAY = {
     ),
     "pretrain.export.__main__": ("TemporaryDirectory", "of an export on trial"),
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
+    "pretrain.data.remote": ("TemporaryDirectory", "of a manifest that is not checked yet"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.judge.averaging": ("save_file", "a library, into a hidden folder"),
@@ -125,9 +126,9 @@ TRIED_BY = {
     "pretrain.prepare.buckets",
     "pretrain/export/test_export_faults.py": "pretrain.export.folder pretrain.export.sentence_transformers "
     "pretrain.export.sums",
-    "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.output pretrain.prepare.run "
+    "pretrain/prepare/test_merge_faults.py": "pretrain.prepare.jobs pretrain.prepare.run "
     "pretrain.prepare.stages.merge",
-    "pretrain/data/remote/test_mirror_faults.py": "pretrain.data.remote.mirror",
+    "pretrain/data/test_remote_faults.py": "pretrain.data.remote",
     "pretrain/telemetry/test_metrics_faults.py": "pretrain.telemetry.run",
     "pretrain/commands/test_command_faults.py": "pretrain.commands.mine pretrain.commands.convert",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",

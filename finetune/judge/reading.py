@@ -10,10 +10,9 @@ from statistics import fmean
 from finetune.judge.structure import MARKUP, Document
 from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
-from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import files_at, kind_of, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
-from pretrain.prepare.sources.rows import BrokenRow, json_rows, table_rows
+from pretrain.prepare.sources.rows import BrokenRow, Faults, documents, json_rows, table_rows
 
 COLUMNS = {
     "title": ("text", "body", "content", "abstract", "description", "article", "summary"),

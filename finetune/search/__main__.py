@@ -27,8 +27,8 @@ from pretrain.common.typed_values import parse_value
 from pretrain.config.data import Source, data_config
 from pretrain.data.manifest import MANIFEST
 from pretrain.prepare.sentences import sentences_of
-from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.rows import Faults, documents
 
 _MOST_NAMED = 20  # of what cannot be read
 

@@ -21,12 +21,11 @@ from pydantic import BaseModel, Field
 
 from pretrain.cache.run import cache
 from pretrain.common import cli
-from pretrain.prepare.executors import ExecutorOptions
-from pretrain.prepare.output import run_figures, submitted
+from pretrain.prepare.jobs import run_figures
 
 
 class CacheFlags(BaseModel):
-    """What to augment, and how; where it runs is in `ExecutorOptions`."""
+    """What to augment, and how."""
 
     data: Path = Field(description="prepared data; with --annotate for augmentations of text")
     out: Path = Field(description="folder for the shards, the tokenizer and the manifest")
@@ -42,13 +41,12 @@ class CacheFlags(BaseModel):
     synonyms: str | None = Field(
         None, description="synonym table, for augmentations that need one; none: the usual places"
     )
+    workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
     progress: bool = Field(True, description="show progress bars")
 
 
 def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
-    if not manifest:
-        return submitted(out)
     lines = [f"{out}: columns {', '.join(manifest['columns'])}; {manifest.get('labels', 0)} labels"]
     for split, part in manifest["splits"].items():
         size = (
@@ -67,7 +65,7 @@ def summary(manifest: dict, out: Path) -> str:
     return "\n".join([*lines, *run_figures(manifest)])
 
 
-def main(*, flags: CacheFlags, where: ExecutorOptions) -> None:
+def main(*, flags: CacheFlags) -> None:
     """Augment prepared data once, into records to train on."""
     meant = {"augmented": flags.aug, "positive": flags.positive, "negative": flags.negative}
     columns = {column: spec for column, spec in meant.items() if spec is not None}
@@ -79,7 +77,7 @@ def main(*, flags: CacheFlags, where: ExecutorOptions) -> None:
         flags.resample,
         flags.synonyms,
         flags.progress,
-        **where.model_dump(),
+        flags.workers,
     )
     print(summary(manifest, flags.out))
 

@@ -32,10 +32,8 @@ from pretrain.data.batch import ViewSpec, label_names
 from pretrain.data.manifest import MANIFEST, SPLITS, preparation_of, read_manifest, require_files
 from pretrain.data.shard_writer import ShardWriter, split_summary, write_manifest
 from pretrain.data.shards import ShardReader
-from pretrain.prepare.executors import ExecutorOptions, Job
-from pretrain.prepare.output import make_once
-from pretrain.prepare.stages.step import Step
-from pretrain.prepare.work_folder import WorkFile
+from pretrain.prepare.jobs import Job, make_once
+from pretrain.prepare.work_folder import Step, WorkFile
 
 Rates = dict[str, dict[str, Counter[str]]]
 """Column -> augmentation -> how often it was drawn, and with what outcome."""
@@ -103,7 +101,7 @@ class _CacheStep(Step):
 class AugmentShard(_CacheStep):
     """Augment one shard of the data, in one of its copies."""
 
-    name, stage = "augment a shard", "augment"
+    stage = "augment"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tasks run side by side: one core each
@@ -135,7 +133,7 @@ class AugmentShard(_CacheStep):
 class MergeCache(_CacheStep):
     """Copy the tokenizer and write the manifest: from then on the folder is prepared data."""
 
-    name = stage = "manifest"
+    stage = "manifest"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         made = self.plan.made
@@ -183,11 +181,9 @@ def cache(
     copies: int = 1,
     synonyms: str | None = None,
     progress: bool = True,
-    **execution: Any,
+    workers: int | None = None,
 ) -> dict:
     """Augment the sentences of prepared data into the folder `out`; return its manifest.
-
-    The manifest is {} where the jobs were submitted to Slurm and are not waited for.
 
     A finished cache of the same data and settings is left as it is, an unfinished one is resumed.
 
@@ -196,13 +192,12 @@ def cache(
             them together.
         seed, copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The
             held-out split has one copy.
-        execution: fields of `ExecutorOptions`; they change nothing in the shards.
+        workers: tasks at a time; None: one per core. They change nothing in the shards.
 
     Raises: UserError or AugmentationError for data that has columns already, a specification that is wrong,
     or cannot be made of this data, a folder that holds something else.
     """
     data, out = Path(data), Path(out)
-    options = ExecutorOptions.checked(**execution)
     readers = {split: ShardReader(data, split) for split in SPLITS}
     require_files(data, readers["train"].manifest)
     made, synonyms = _contents(readers, columns, seed, copies, synonyms)
@@ -227,7 +222,7 @@ def cache(
             Job(MergeCache.stage, "manifest", [1], [MergeCache(work)]),
         ]
 
-    return make_once(out, options, find, plan, progress)
+    return make_once(out, workers, find, plan, progress)
 
 
 def _contents(

@@ -95,8 +95,19 @@ def run_and_stream(module: str, arguments: Sequence[str]) -> tuple[int, str]:
         KeyboardInterrupt: after Ctrl-C, when the process has ended.
     """
     last_lines: deque[str] = deque(maxlen=500)
-    interrupted = False
-    with start_to_stream(["-m", module, *arguments]) as process:
+    interrupted, parent = False, os.getpid()
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env=_no_rank() | {"PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=lambda: die_with(parent),
+    ) as process:
         assert process.stdout is not None
         while True:
             try:
@@ -111,23 +122,6 @@ def run_and_stream(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     if interrupted:
         raise KeyboardInterrupt
     return process.returncode, _first_error(last_lines)
-
-
-def start_to_stream(words: Sequence[str]) -> subprocess.Popen[str]:
-    """Start `python words...` as `run_and_stream` says; its standard output and error are one pipe."""
-    parent = os.getpid()
-    return subprocess.Popen(
-        [sys.executable, *words],
-        env=_no_rank() | {"PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=lambda: die_with(parent),
-    )
 
 
 def start_logged(

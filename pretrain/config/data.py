@@ -3,28 +3,26 @@
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
-from pretrain.config.named_data import NAMED_DATA, expand
-from pretrain.config.terms import Section, refuse, without_former
+from pretrain.config.named_data import NAMED_DATA
+from pretrain.config.terms import Section, refuse
 
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
 
-class Source(BaseModel):
+class Source(Section):
     """One corpus of a mixture; `PLACE` or `PLACE@WEIGHT` for short.
 
     >>> source = Source.model_validate("wiki.txt@0.5")
     >>> source.source, source.weight
     ('wiki.txt', 0.5)
     """
-
-    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
     source: str
     """'embedded' (documentation of the installed Python packages), a file, folder or glob (text, jsonl, csv,
@@ -78,7 +76,7 @@ class Source(BaseModel):
             and name in NAMED_DATA
             and not os.path.exists(name)
         ):
-            return expand(value)
+            return NAMED_DATA[name] | {key: own for key, own in value.items() if key != "source"}
         return value
 
     @field_validator("source")
@@ -97,10 +95,8 @@ class Source(BaseModel):
         return self.source if self.weight == 1 else f"{self.source}@{self.weight:g}"
 
 
-class DataSet(BaseModel):
+class DataSet(Section):
     """A folder of prepared data among several; `FOLDER` or `FOLDER@WEIGHT` for short."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
     folder: Path
     """prepared data (manifest.json inside)"""
@@ -117,10 +113,10 @@ class DataSet(BaseModel):
         return str(self.folder) if self.weight is None else f"{self.folder}@{self.weight:g}"
 
 
-class DataConfig(BaseModel):
-    """How text becomes shards: all that decides the shards. Executor and workers do not."""
+class DataConfig(Section):
+    """How text becomes shards: all that decides the shards."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid", validate_assignment=True)
+    former: ClassVar = {"new_words": 0}
 
     sources: list[Source] = Field(default_factory=lambda: [Source(source="embedded")])
     """the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a list of mappings
@@ -176,11 +172,6 @@ class DataConfig(BaseModel):
     text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence
     and record"""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, value: Any) -> Any:
-        return without_former(value, "new_words", 0)
-
     @field_validator("sources", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
@@ -223,14 +214,14 @@ class DataConfig(BaseModel):
 
 
 class LoadingConfig(Section):
+    former: ClassVar = {"remote_cache": ...}
+
     folder: Path | None = None
     """prepared data (manifest.json inside); none: data/NAME, prepared on first use from data.prepare. Flag
     --data"""
     remote: str | None = None
-    """URL of a folder of prepared data (https://, s3://, gs://, ...): --data names a folder here for its
-    manifest, its tokenizer, and the chunks that were read last (docs/data.md)"""
-    remote_cache: float = Field(20.0, ge=0)
-    """gigabytes of those chunks to keep"""
+    """URL of a folder of prepared data (https://, s3://, gs://, ...): it is copied into the folder of --data
+    before the run begins (docs/data.md)"""
     sets: list[DataSet] = Field(default_factory=list)
     """several folders of prepared data in place of one, each with @WEIGHT or none: a global batch is of one
     of them (docs/data.md). The first one's tokenizer and held-out split are the run's"""

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -21,10 +21,12 @@ from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE
 from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
-from pretrain.config.terms import Section, refuse, without_former
+from pretrain.config.terms import Section, refuse
 
 
 class ModelConfig(Section):
+    former: ClassVar = {"layer_code": "own", "residual": "fp32"}
+
     init: str | None = None
     """start from this run or export of ours, Hugging Face folder or hub name instead of random weights. Flag
     --init"""
@@ -60,11 +62,6 @@ class ModelConfig(Section):
         odd = self.init is None and self.hidden_size % self.heads
         refuse(odd, f"model.hidden_size={self.hidden_size} is not a multiple of model.heads={self.heads}")
         return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, value: Any) -> Any:
-        return without_former(without_former(value, "layer_code", "own"), "residual", "fp32")
 
     def architecture(self) -> dict[str, Any]:
         """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""
@@ -200,6 +197,8 @@ Balance = Literal["auto", "on", "off"]
 
 
 class TrainConfig(Section):
+    former: ClassVar = {"precision_file": ...}
+
     steps: int = Field(1000, ge=1)
     """optimizer steps; a recipe's warm-up that does not fit into them keeps its share of the steps. Flag
     --steps"""
@@ -280,14 +279,6 @@ class TrainConfig(Section):
     """steps between two rows of metrics, which are means over these steps"""
     faults: FaultsConfig = Field(default_factory=FaultsConfig)
     """numbers that are not finite, and spikes"""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, value: Any) -> Any:
-        """Leave out the file in which the runs of a sweep shared a measurement."""
-        if isinstance(value, dict):
-            return {key: given for key, given in value.items() if key != "precision_file"}
-        return value
 
     @model_validator(mode="after")
     def _steps_fit(self) -> Self:

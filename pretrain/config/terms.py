@@ -21,18 +21,23 @@ class Section(BaseModel):
         use_attribute_docstrings=True, extra="forbid", validate_assignment=True, allow_inf_nan=False
     )
 
+    former: ClassVar[dict[str, Any]] = {}
+    """Key that earlier versions wrote -> the value that says what is done now (...: any does). Such a key is
+    left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        same = {key for key, value in cls.former.items() if value is ... or settings.get(key) == value}
+        return {key: value for key, value in settings.items() if key not in same}
+
 
 def refuse(holds: object, message: str) -> None:
     """Raise ValueError with the message where a condition holds."""
     if holds:
         raise ValueError(message)
-
-
-def without_former(settings: Any, key: str, default: object) -> Any:
-    """Return settings as given, without a key that earlier versions wrote, if it has the default of then."""
-    if isinstance(settings, dict) and settings.get(key) == default:
-        return {name: value for name, value in settings.items() if name != key}
-    return settings
 
 
 class Term(Section):

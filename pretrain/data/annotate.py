@@ -1,19 +1,14 @@
 """Parse the texts of a chunk with spaCy once, for the shard to keep beside the tokens (`--annotate`)."""
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from augment.core.errors import AugmentationError
 from augment.core.ragged import Ragged
 from augment.text.parsed import ParsedSentence
 from augment.text.parsing import check_language, find_parser, load_parser, parse_texts
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder
 from pretrain.data.annotation import MOST_CHARACTERS, pack
-from pretrain.data.shard_writer import write_atomically
 
 
 def describe_parser(model: str) -> dict[str, str]:
@@ -60,21 +55,18 @@ class Annotator:
     Texts are kept and parsed whole, also where their tokens in the shard are cut to max_length: an
     augmentation is to see all of a sentence, as it does in the papers.
 
-    What was parsed is kept under `folder` until the preparation is finished, by the hash of texts and parser,
-    so that a shard whose writing was interrupted does not parse its finished chunks again.
-
     parser: as `describe_parser` gives it. max_length: of the data, in tokens.
     """
 
-    def __init__(self, parser: dict[str, str], max_length: int, folder: Path):
-        self.parser, self.longest, self.folder = parser, longest_text(max_length), folder
+    def __init__(self, parser: dict[str, str], max_length: int):
+        self.parser, self.longest = parser, longest_text(max_length)
 
     def members(self, texts: Sequence[str], sequences: Ragged, counts: Counter[str]) -> dict[str, bytes]:
         """Return the members of the shard for the texts of N stored sequences; an empty sequence has none."""
         kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]
         counts["texts_too_long_to_parse_whole"] += sum(len(text) > self.longest for text in kept)
         kept = [_head(text, self.longest) for text in kept]
-        members = self._load(kept) or self._parse(kept)
+        members = self._parse(kept)
         counts["annotated_words"] += len(members["word_tags.u16"]) // 2
         counts["annotation_bytes"] += sum(map(len, members.values()))
         return members
@@ -88,28 +80,9 @@ class Annotator:
         for row, sentence in zip(rows, parsed):
             sentences[row] = sentence
         try:
-            members = pack(sentences)
+            return pack(sentences)
         except ValueError as error:
             raise UserError(f"--annotate {self.parser['parser']}: {error}. Lower --chunk-tokens.") from error
-        sizes = json.dumps({name: len(data) for name, data in members.items()}).encode()
-        make_folder(self.folder)
-        write_atomically(self._path(texts), sizes + b"\n" + b"".join(members.values()))
-        return members
-
-    def _load(self, texts: list[str]) -> dict[str, bytes] | None:
-        path = self._path(texts)
-        if not path.is_file():
-            return None
-        header, _, rest = path.read_bytes().partition(b"\n")
-        members, start = {}, 0
-        for name, size in json.loads(header).items():
-            members[name] = rest[start : start + size]
-            start += size
-        return members
-
-    def _path(self, texts: list[str]) -> Path:
-        digest = hashlib.blake2b(json.dumps([self.parser, texts]).encode(), digest_size=16)
-        return self.folder / f"{digest.hexdigest()}.parse"
 
 
 def _head(text: str, longest: int) -> str:

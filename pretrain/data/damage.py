@@ -68,10 +68,9 @@ def replay(
 
 def describe_substitution(row: dict[str, Any]) -> str:
     """Return the warning for a new substitution."""
-    since = "; earlier steps of this epoch may have read other data here" if row.get("under_way") else ""
     return (
         f"chunk {row['chunk']} is damaged ({row['reason']}): lane {row['lane']} reads chunk "
-        f"{row['replacement']} in its place from step {row['step'] + 1} on{since}. The checkpoints record "
+        f"{row['replacement']} in its place from step {row['step'] + 1} on. The checkpoints record "
         "it, and it stays replaced in this run, also when it is repaired"
     )
 

@@ -202,23 +202,15 @@ class Lanes:
         epochs[early], offsets[early] = self._early.take(steps[early], axis=1)
         return epochs, offsets
 
-    def step_before(self, step: int) -> int | None:
-        """Return the step before this one in its epoch, or None for an epoch's first step."""
-        return step - 1 if step and self.epoch_of(step - 1) == self.epoch_of(step) else None
-
-    def draw(self, step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the sequences that lanes [lane_start, lane_stop) give at a step, lane after lane.
-
-        Returns:
-            (chunk, index): int64[n] each, n = (lane_stop - lane_start) * B / L, with the step's own B; the
-            sequence is number `index` of chunk `chunk`.
-        """
-        return self.draw_steps(step, step + 1, lane_start, lane_stop)
-
     def draw_steps(
         self, first: int, stop: int, lane_start: int, lane_stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`draw` for the steps [first, stop) at once, step after step: int64[(stop - first) * n] each."""
+        """Draw the sequences that lanes [lane_start, lane_stop) give at steps [first, stop).
+
+        Returns:
+            (chunk, index): int64[n] each, step after step and in it lane after lane, each step with its own
+            B / L sequences of a lane; a sequence is number `index` of chunk `chunk`.
+        """
         steps = np.arange(first, stop)
         if not steps.size:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -335,16 +327,6 @@ class MixedLanes(Lanes):
         for number, rows, own in self._own_steps(int(steps[0]), int(steps[-1]) + 1):
             epochs[rows] = self.sets[number].epochs_of(own + np.arange(len(rows)))
         return epochs
-
-    def step_before(self, step: int) -> int | None:
-        """Return the step before this one of the same set and epoch, or None."""
-        (number, _, own), *_ = self._own_steps(step, step + 1)
-        if self.sets[number].step_before(own) is None:
-            return None
-        before = step - 1
-        while self.set_of(np.array([before]))[0] != number:
-            before -= 1
-        return before
 
     def draw_steps(
         self, first: int, stop: int, lane_start: int, lane_stop: int

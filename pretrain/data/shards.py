@@ -19,7 +19,7 @@ before it is believed, while `webdataset.WebDataset` still reads the same files 
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,7 +29,6 @@ from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation
 from pretrain.data.manifest import read_manifest
-from pretrain.data.remote.mirror import Place, Unreachable, chunks_of
 
 TOKEN_MEMBERS = {"uint16": ("u16", "<u2"), "int32": ("i32", "<i4")}
 """Type of tokens in the manifest -> (suffix of the member, numpy's name of its type)."""
@@ -121,7 +120,6 @@ class ShardReader:
         self._first = np.concatenate([[0], np.cumsum(self.chunk_sizes)]).astype(np.uint64)
         self._suffix, self._code = TOKEN_MEMBERS[self.manifest["token_dtype"]]
         self._open: dict[int, int] = {}
-        self._remote = chunks_of(self.folder)
         self.num_chunks = len(rows)
         self.num_sequences, self.num_tokens = int(summary["sequences"]), int(summary["tokens"])
         self.unit, self.max_length = self.manifest["unit"], int(self.manifest["max_length"])
@@ -141,20 +139,6 @@ class ShardReader:
     def parts(self) -> list["ShardReader"]:
         """The readers of which it is made: itself, or one for each of several sets."""
         return [self]
-
-    @property
-    def is_remote(self) -> bool:
-        """Return whether shards that are not in the folder are read from elsewhere."""
-        return self._remote is not None
-
-    def fetch(self, chunks: Iterable[int]) -> None:
-        """Have chunks of remote data here before they are read, several at once."""
-        if self._remote is not None:
-            self._remote.fetch(
-                self._place(chunk)
-                for chunk in chunks
-                if not (self.folder / self._files[self._shard[chunk]]).exists()
-            )
 
     def read(self, chunk: int) -> Chunk:
         """One chunk, verified against the manifest's sha256 unless `verify=False`.
@@ -225,8 +209,6 @@ class ShardReader:
                 self._open[number] = os.open(self.folder / self._files[number], os.O_RDONLY)
             fragment = os.pread(self._open[number], size, int(self._offset[chunk]))
         except FileNotFoundError as error:
-            if self._remote is not None:
-                return self._fetched(chunk)
             raise DamagedShard(self.folder / self._files[number], chunk, "the file is missing") from error
         except OSError as error:
             raise DamagedShard(
@@ -237,18 +219,6 @@ class ShardReader:
                 self.folder / self._files[number], chunk, f"cut short, {len(fragment)} of {size} bytes"
             )
         return fragment
-
-    def _fetched(self, chunk: int) -> bytes:
-        assert self._remote is not None
-        place = self._place(chunk)
-        try:
-            return self._remote.read(place)
-        except Unreachable as error:
-            raise DamagedShard(error.place, chunk, error.why) from error
-
-    def _place(self, chunk: int) -> Place:
-        file, start, size = self._files[self._shard[chunk]], self._offset[chunk], self._bytes[chunk]
-        return Place(file, int(start), int(size), self._hashes[chunk])
 
     def close(self) -> None:
         """Close the open files; reading again opens them anew."""
@@ -321,16 +291,6 @@ class MixedShardReader(ShardReader):
         empty = Ragged(np.empty(0, np.int32), np.zeros(2, np.int64))
         stored = Ragged.concatenate([own.stored, empty]).take(rows.ravel())
         return replace(own, stored=stored, sequence_ids=ids, columns=self.columns, annotation=None)
-
-    @property
-    def is_remote(self) -> bool:
-        return any(part.is_remote for part in self._parts)
-
-    def fetch(self, chunks: Iterable[int]) -> None:
-        numbers = np.fromiter(chunks, np.int64)
-        owners = np.searchsorted(self._first_chunk, numbers, side="right") - 1
-        for number, part in enumerate(self._parts):
-            part.fetch((numbers[owners == number] - self._first_chunk[number]).tolist())
 
     def close(self) -> None:
         for part in self._parts:

@@ -86,8 +86,7 @@ class BlockMaker:
 
     A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict:
     step, epoch, lane, chunk, replacement, reason; passed, the chunks that would have stood before the
-    replacement and are damaged too; under_way, whether the lane drew from the chunk at the step before, so
-    that its earlier steps may have read other data.
+    replacement and are damaged too.
     """
 
     def __init__(
@@ -197,9 +196,6 @@ class BlockMaker:
         chunk, index = self.lanes.draw_steps(first_step, stop_step, lane_start, lane_stop)
         replay(chunk, index, self.lanes, (first_step, stop_step), (lane_start, lane_stop), self._replayed)
         needed = set(np.unique(chunk).tolist())
-        self.reader.fetch(
-            number for number in needed if number not in self._cache and number not in self._damaged
-        )
         # Those that are there first: loading one must not push out another that this block is about to use.
         for number in sorted(needed, key=lambda number: number not in self._cache):
             try:
@@ -258,7 +254,6 @@ class BlockMaker:
                             "chunk": int(number),
                             "replacement": replacement,
                             "passed": passed,
-                            "under_way": self._met_before(number, step, int(lane)),
                             "reason": self._damaged[number],
                         }
         return sorted(
@@ -282,11 +277,6 @@ class BlockMaker:
         raise UserError(
             f"chunk {chunk} of {self.reader.folder} is damaged, and {_ATTEMPTS} in its place: restore them"
         )
-
-    def _met_before(self, chunk: int, step: int, lane: int) -> bool:
-        """Whether the lane's draw just before this step came from the same chunk in the same epoch."""
-        before = self.lanes.step_before(step)
-        return before is not None and int(self.lanes.draw(before, lane, lane + 1)[0][-1]) == chunk
 
     def _check_lengths(self, original: Ragged, ids: np.ndarray) -> None:
         longest = self.spec.max_length

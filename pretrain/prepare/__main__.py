@@ -3,7 +3,7 @@
     clearly prepare --source embedded --out data/embedded
     clearly prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --out data/mine
     clearly prepare --source nli_for_simcse.csv --unit record --max-length 32 --out data/nli
-    clearly prepare --config data_wikipedia_bookcorpus --out DIR --executor slurm --partition P
+    clearly prepare --config data_wikipedia_bookcorpus --out DIR --workers 64
 
 Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, two
 times 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
@@ -22,27 +22,27 @@ from pydantic import BaseModel, Field
 
 from pretrain.common import cli
 from pretrain.common.typed_values import parse_value
-from pretrain.config import named_data
 from pretrain.config.data import DataConfig, Source, data_config
+from pretrain.config.named_data import NAMED_DATA
 from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
 from pretrain.data.tokenizer import MOST_ACCENTED, folds
-from pretrain.prepare.executors import ExecutorOptions
-from pretrain.prepare.output import run_figures, submitted
+from pretrain.prepare.jobs import run_figures
 
 
 class PrepareFlags(BaseModel):
-    """Flags of the command that are neither of the data nor of where it runs."""
+    """Flags of the command that are not of the data."""
 
     out: Path = Field(description="folder for the tokenizer, the shards and the manifest")
     config: Path | None = Field(
         None, description="YAML with any of the data keys, or a training recipe; flags override it"
     )
     overwrite: bool = Field(False, description="remove data of another config, and prepare it again")
+    workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
     progress: bool = Field(True, description="show progress bars")
 
 
-def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> None:
+def main(*, flags: PrepareFlags, **data: str) -> None:
     """Turn raw text into a tokenizer and shuffled, de-duplicated shards."""
     from pretrain.prepare.run import prepare
 
@@ -55,9 +55,7 @@ def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> None:
     if "sources" not in tree:
         print("no --source: this prepares 'embedded', the documentation of installed Python packages")
     signal.signal(signal.SIGTERM, _terminate)
-    manifest = prepare(
-        config, flags.out, **where.model_dump(), overwrite=flags.overwrite, progress=flags.progress
-    )
+    manifest = prepare(config, flags.out, flags.workers, flags.progress, flags.overwrite)
     print(summary(manifest, flags.out))
 
 
@@ -82,8 +80,10 @@ def data_flags() -> list[cli.Flag]:
 
 def source_keys() -> str:
     """Return the help of the keys of a source that is a mapping in YAML, and of the named corpora."""
-    keys = "keys of an entry of `sources:` in a YAML file:\n\n" + cli.key_table(cli.Flag.of_model(Source))
-    return f"{keys}\n\n{named_data.table()}"
+    names = [f"  {name}  {', '.join(map(str, keys.values()))}" for name, keys in NAMED_DATA.items()]
+    keys = cli.key_table(cli.Flag.of_model(Source))
+    about = "corpora that a name stands for (docs/data.md has sizes and licences):"
+    return "\n".join(["keys of an entry of `sources:` in a YAML file:\n", keys, "", about, "", *names])
 
 
 def _recipe(path: Path) -> dict[str, Any]:
@@ -95,8 +95,6 @@ def _recipe(path: Path) -> dict[str, Any]:
 
 def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
-    if not manifest:
-        return submitted(out)
     lines = [
         f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary "
         f"{manifest['vocabulary_size']}{_folded(out / manifest['tokenizer'])}"
@@ -128,7 +126,7 @@ def summary(manifest: dict, out: Path) -> str:
     return "\n".join([*lines, *run_figures(manifest)])
 
 
-FIRST = ("out", "source", "config", "unit", "max_length", "vocabulary", "annotate", "executor", "workers")
+FIRST = ("out", "source", "config", "unit", "max_length", "vocabulary", "annotate", "workers")
 
 if __name__ == "__main__":
     cli.run(main, keys=data_flags, first=(*FIRST, "overwrite"), more_help=source_keys)

@@ -28,8 +28,7 @@ from pretrain.common.processes import run_module
 from pretrain.config.data import DataConfig
 from pretrain.data.manifest import MANIFEST, PAIRS, PREPARATION, SPLITS, outdated, read_manifest
 from pretrain.data.shard_writer import write_atomically
-from pretrain.prepare.executors import ExecutorOptions, Job
-from pretrain.prepare.output import make_folder, make_once
+from pretrain.prepare.jobs import Job, make_folder, make_once
 from pretrain.prepare.sources.planning import RECIPE, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.work_folder import PreparationPlan
@@ -42,24 +41,20 @@ _OUTPUTS = ("tokenizer", *SPLITS)  # folders that a preparation makes
 def prepare(
     config: DataConfig,
     out: Path | str,
-    executor: str = "local",
     workers: int | None = None,
     progress: bool = True,
     overwrite: bool = False,
-    **options: Any,
 ) -> dict:
-    """Prepare the corpora of `config` into the folder `out`; return its manifest ({}: submitted to Slurm).
+    """Prepare the corpora of `config` into the folder `out`; return its manifest.
 
     A folder that holds the finished result of the same config is left as it is; an unfinished one is resumed.
-    Shards do not depend on `executor` (local, slurm), `workers`, `options` (the other fields of
-    `ExecutorOptions`) or interruptions. overwrite: prepare a folder again that has another config;
-    its data is removed when the folder is locked and every source has been found.
+    Shards do not depend on `workers` (None: one per core) or interruptions. overwrite: prepare a folder again
+    that has another config; its data is removed when the folder is locked and every source has been found.
 
     Raises: UserError for bad input, a full disk, a folder that is taken, or failed tasks.
     """
     out = Path(out)
     _refuse_others_folders(out)
-    execution = ExecutorOptions.checked(executor=executor, workers=workers, **options)
     wanted = config.model_dump(mode="json")
 
     def find() -> dict | None:
@@ -74,7 +69,7 @@ def prepare(
                 discard(path)
         return _jobs(_plan(config, tasks, work), work)
 
-    return make_once(out, execution, find, plan, progress)
+    return make_once(out, workers, find, plan, progress)
 
 
 def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
@@ -215,9 +210,7 @@ def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:
     config, sizes, count = plan.config, [task.size for task in plan.tasks], plan.buckets
     of_records = config.unit == "record"
     reading: list = (
-        [records.ReadRecords(work), records.ScatterRecords(work)]
-        if of_records
-        else [read.ReadSource(work), read.Scatter(work)]
+        [records.ScatterRecords(work)] if of_records else [read.ReadSource(work), read.Scatter(work)]
     )
     jobs = []
 

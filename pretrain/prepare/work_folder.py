@@ -1,13 +1,17 @@
-"""The files that the stages of a preparation leave for each other in its work folder, one type for each.
+"""What the steps of a preparation share: their base, and the files that they leave for each other.
+
+Nothing that a step does depends on how many tasks run at once. Each output appears whole under its final
+name, and a step that runs twice writes the same bytes. There is one type for each file in the work folder.
 
 Beside these: run files in texts, signatures and sequences (`pretrain.prepare.buckets`), the tokenizer,
-parses, and what datatrove keeps (logs, minhash). A change of names or keys makes unfinished preparations
-unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
+marks of finished tasks (logs), and what datatrove keeps (minhash). A change of names or keys makes unfinished
+preparations unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
 """
 
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,7 +21,7 @@ from pydantic import BaseModel, RootModel
 from pretrain.common.files import make_folder
 from pretrain.config.data import DataConfig
 from pretrain.data.shard_writer import write_atomically
-from pretrain.prepare.buckets import text_key
+from pretrain.prepare.buckets import RunFile, text_key
 from pretrain.prepare.sources.readers import ReadTask
 
 MOST_PAIRS = 10_000
@@ -216,3 +220,47 @@ def read_dropped(work: Path, first_key: int, end_key: int) -> dict[int, set[int]
         for key, number in zip(keys[start:stop].tolist(), index.tolist()):
             indices.setdefault(key, set()).add(number)
     return indices
+
+
+class Step:
+    """A step of a stage (`pretrain.prepare.jobs`) that knows its work folder. stage: its name."""
+
+    stage: str
+
+    def __init__(self, work: Path):
+        self.work = Path(work)
+
+    @property
+    def out(self) -> Path:
+        return self.work.parent
+
+
+class PlannedStep(Step):
+    """A step of a preparation, which reads in the plan what to do."""
+
+    @cached_property
+    def plan(self) -> PreparationPlan:
+        return PreparationPlan.read(self.work)
+
+    @property
+    def config(self) -> DataConfig:
+        return self.plan.config
+
+    @property
+    def buckets(self) -> int:
+        return self.plan.buckets
+
+    @property
+    def annotation(self) -> dict[str, str]:
+        """Return what the plan says of the parser, of data that is annotated."""
+        annotation = self.plan.annotation
+        assert annotation is not None  # a plan with `config.annotate` has it
+        return annotation
+
+    def parts_of(self, runs: list[RunFile], bucket: int) -> int:
+        """Return in how many parts to read a bucket, so that none has more text than `bucket_megabytes`."""
+        held = sum(run.text_bytes(bucket) for run in runs)
+        return max(1, -(-held // int(self.config.bucket_megabytes * 1e6)))
+
+    def __getstate__(self) -> dict:
+        return {key: value for key, value in self.__dict__.items() if key != "plan"}

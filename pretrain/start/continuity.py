@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pretrain.common.errors import UserError
+from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import unused
 from pretrain.config.run import DROPOUTS, SIZES, Config, TrainConfig
 from pretrain.config.terms import MaskedLanguageConfig
@@ -57,6 +58,8 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     """
     if state["config"]["model"].pop("layer_code", "own") == "library":
         raise UserError(f"{source} was made with transformers' layers, which this version does not have")
+    for key in LoadingConfig.former:
+        state["config"]["data"].pop(key, None)
     step = state["step"]
     if config.train.steps < step:
         raise UserError(

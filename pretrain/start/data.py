@@ -23,7 +23,7 @@ from pretrain.data.damage import describe_record
 from pretrain.data.loader import Loader, LoaderSettings, Position, require_negatives
 from pretrain.data.manifest import MANIFEST, outdated, read_manifest, require_files
 from pretrain.data.masking import Masking
-from pretrain.data.remote.mirror import mirror
+from pretrain.data.remote import copy_prepared
 from pretrain.data.shards import MixedShardReader, ShardReader
 from pretrain.data.tokenizer import DEL, load_tokenizer, prompt_tokens, tokenizer_hash, without_del
 from pretrain.data.worker import build_for, synonyms_for
@@ -217,7 +217,7 @@ def find_data(config: Config, views: Sequence[ViewSpec]) -> None:
     """
     folder, recipe = config.data_folder, config.data.prepare
     if config.data.remote is not None:
-        mirror(config.data.remote, folder, int(config.data.remote_cache * 1e9))
+        copy_prepared(config.data.remote, folder)
     # What cannot be made, and what is missing for it, fails here and not after hours of preparation.
     made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
     if not made:
@@ -273,14 +273,13 @@ def check_parts(reader: ShardReader, damaged: str) -> None:
         damaged: with `skip` (`data.damaged`) print a warning where a file is missing or has another size.
     """
     for part in reader.parts:
-        if not part.is_remote:  # what is not here is fetched when it is read
-            try:
-                require_files(part.folder, part.manifest)
-            except UserError as error:
-                if damaged == "refuse":
-                    way = "or train without what cannot be read: --data.damaged skip"
-                    raise UserError(f"{error}; {way}") from None
-                _warn(f"{error}. data.damaged is skip: chunks that cannot be read are replaced")
+        try:
+            require_files(part.folder, part.manifest)
+        except UserError as error:
+            if damaged == "refuse":
+                way = "or train without what cannot be read: --data.damaged skip"
+                raise UserError(f"{error}; {way}") from None
+            _warn(f"{error}. data.damaged is skip: chunks that cannot be read are replaced")
         warn_if_outdated(part)
 
 

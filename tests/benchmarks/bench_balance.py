@@ -43,7 +43,7 @@ def drawn_lengths(folder: Path | None, batch: int, lanes: int, steps: int) -> It
     starts = np.cumsum([0] + [len(of) for of in lengths])
     order = Lanes(reader.chunk_sizes, 42, batch, lanes)
     for step in range(steps):
-        chunk, index = order.draw(step, 0, lanes)
+        chunk, index = order.draw_steps(step, step + 1, 0, lanes)
         yield np.concatenate(lengths)[starts[chunk] + index]
 
 

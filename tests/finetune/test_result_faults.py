@@ -1,6 +1,5 @@
 """Every fault at every operation of what evaluations write: results, vectors, states, chunks."""
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -19,7 +18,6 @@ from finetune.results import Evaluation, read, write
 from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.commands.sweep import table
 from pretrain.common.errors import UserError
-from pretrain.data.remote.mirror import Place, RemoteChunks, Transport
 
 
 def evaluation(task: str) -> Evaluation:
@@ -114,25 +112,6 @@ def test_what_a_word_embedding_is_saved_to(tmp_path):
         errors=(UserError,),
     )
     assert require_all(subject, tmp_path / "cases", least=12, every=9).found == {"old", "new"}
-
-
-def test_chunks_of_remote_data(tmp_path):
-    """They are not synced: one that is spoilt is seen by its hash, and is fetched again."""
-    content = b"chunk" * 500
-    (tmp_path / "server").mkdir()
-    (tmp_path / "server" / "shard").write_bytes(content)
-    place = Place("shard", 0, len(content), hashlib.sha256(content).hexdigest())
-    transport = Transport(f"file://{tmp_path / 'server'}")
-
-    def act(folder: Path) -> None:
-        assert RemoteChunks(folder, transport, 1 << 20).read(place) == content
-
-    def find(folder: Path) -> str:
-        kept = RemoteChunks(folder, transport, 1 << 20)._kept(place)
-        assert kept in (None, content)
-        return "new" if kept else "old"
-
-    require_all(Subject(act, find, durable=False), tmp_path / "cases", least=6)
 
 
 def test_the_table_of_a_sweep(tmp_path, monkeypatch):

@@ -13,10 +13,10 @@ from mutations import mutated_bytes, mutated_text, mutated_tree, odd_text
 
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
-from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.records import TextRecord, records
+from pretrain.prepare.sources.rows import Faults, documents
 
 _COMPRESS = {
     "": bytes,

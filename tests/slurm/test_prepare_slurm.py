@@ -1,5 +1,4 @@
-"""Preparation on a real cluster: the batch script and job arrays give the bytes of a local run, preempted or
-not.
+"""Preparation on a real cluster: the batch script gives the bytes of a local run, preempted or not.
 
 Needs a cluster that these commands reach (SLURM_CONF) with a free node, on which this folder and pytest's
 temporary folder are visible; the test of preemption needs a partition "high" that preempts the default one.
@@ -7,7 +6,6 @@ temporary folder are visible; the test of preemption needs a partition "high" th
 
 import hashlib
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -78,40 +76,6 @@ def test_the_batch_script_gives_the_bytes_of_a_local_run(tmp_path, prepared, sub
     wait(lambda: field(job, "JobState") in ENDED)
     assert field(job, "JobState") == "COMPLETED", (tmp_path / "log").read_text()
     assert digest(tmp_path / "out") == expected
-
-
-def test_job_arrays_give_the_bytes_of_a_local_run(tmp_path, prepared):
-    flags = prepared[0]
-    how = [
-        "--executor",
-        "slurm",
-        "--workers",
-        "2",
-        "--memory_gb",
-        "1",
-        "--time",
-        "0:10:00",
-        "--progress",
-        "false",
-    ]
-    folder = tmp_path / "few"  # an array of 60 tasks would take minutes
-    folder.mkdir()
-    shutil.copy(flags[1] / "00.txt", folder)
-    flags = ["--source", folder, *flags[2:]]
-    command(
-        "env",
-        f"PYTHONPATH={ROOT}",
-        sys.executable,
-        "-m",
-        "pretrain.prepare",
-        *flags,
-        "--out",
-        tmp_path / "array",
-        *how,
-    )
-    local = ["--out", tmp_path / "local", "--workers", "1", "--progress", "false"]
-    command("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "pretrain.prepare", *flags, *local)
-    assert digest(tmp_path / "array") == digest(tmp_path / "local")
 
 
 @needs_preemption

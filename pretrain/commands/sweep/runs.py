@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MAIN = ROOT / "pretrain" / "main.py"
 # Keys that may differ between two starts of the same run.
 FREE = {
-    "data": {"remote", "remote_cache", "prepare", "workers", "damaged"},
+    "data": {"remote", "prepare", "workers", "damaged"},
     "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds"},
     "evaluate": {"sts"},
 }

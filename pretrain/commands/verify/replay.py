@@ -72,7 +72,6 @@ class Replay:
         """Yield each step, from `first`, and its sums (`sum_words`): those of views are 0."""
         for steps, chunk, index in self.draws(first, stop):
             new = [number for number in np.unique(chunk).tolist() if not self._hashed[number]]
-            self.reader.fetch(new)
             for number in new:
                 self._hashed[number] = True
                 rows = slice(self.first_of_chunk[number], self.first_of_chunk[number + 1])

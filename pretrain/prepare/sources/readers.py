@@ -1,7 +1,7 @@
 """Readers of text files: the documents of one task, streamed, plain or compressed.
 
-`pretrain.prepare.sources.rows` reads formats with fields, `pretrain.prepare.sources.documents` and
-`pretrain.prepare.sources.records` make documents and records of both.
+`pretrain.prepare.sources.rows` reads formats with fields, and makes documents of both;
+`pretrain.prepare.sources.records` makes records.
 
 A task reads its own share and no other: a byte range of a plain file (a document belongs to the range in
 which it begins), every S-th document of a compressed one.

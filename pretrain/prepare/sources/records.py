@@ -76,7 +76,7 @@ def records(task: ReadTask, source: Source) -> Iterator[TextRecord]:
     Raises: UserError, naming file and line, for what is no record, and where one has a label and another has
     none.
     """
-    rows = {"jsonl": _jsonl_rows, "text": _text_rows}.get(task.kind, _table_rows)(task, source)
+    rows = _text_rows(task) if task.kind == "text" else _rows_of_fields(task, source)
     first: TextRecord | None = None
     for position, row in rows:
         for record in _records(row, position, partial(_fault, task, position)):
@@ -131,35 +131,30 @@ def _text(value: Any, column: str, fault: Callable[[str], UserError]) -> str:
     return clean(value or "")
 
 
-def _text_rows(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+def _text_rows(task: ReadTask) -> Iterator[tuple[int, dict[str, Any]]]:
     for position, text in readers.numbered_documents(task):
         if clean(text):  # blank to the eye: no document at all
             yield position, {"text": text}
 
 
-def _jsonl_rows(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
-    known: dict[tuple[str, ...], dict[str, str]] = {}
-    for position, row in json_rows(task):
+def _rows_of_fields(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a file with fields, or of a data set, by column."""
+    known: dict[tuple[str, ...], dict[str, str]] = {}  # fields -> field -> column
+
+    def choose(fields: tuple[str, ...]) -> list[str]:
+        hint = about_first_line(task, fields)
+        found = _columns(fields, source, lambda what: UserError(f"{_fault(task, 0, what)} {hint}".rstrip()))
+        known[tuple(found)] = found
+        return list(found)
+
+    rows = json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose)
+    for position, row in rows:
         row = _whole(task, position, row)
         fields = tuple(row)
         if fields not in known:
             known[fields] = _columns(fields, source, partial(_fault, task, position))
-        yield position, {column: row[field] for field, column in known[fields].items()}
-
-
-def _table_rows(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
-    columns: dict[str, str] = {}
-
-    def choose(fields: tuple[str, ...]) -> list[str]:
-        hint = about_first_line(task, fields)
-        columns.update(
-            _columns(fields, source, lambda what: UserError(f"{_fault(task, 0, what)} {hint}".rstrip()))
-        )
-        return list(columns)
-
-    for position, row in table_rows(task, source, choose):
-        record = {columns[field]: value for field, value in _whole(task, position, row).items()}
-        if isinstance(record.get(LABEL), str):  # csv has no numbers
+        record = {column: row[field] for field, column in known[fields].items()}
+        if task.kind != "jsonl" and isinstance(record.get(LABEL), str):  # csv has no numbers
             record[LABEL] = _number(record[LABEL])
         yield position, record
 

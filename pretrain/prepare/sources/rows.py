@@ -1,4 +1,4 @@
-"""Read rows of jsonl, csv, tsv and parquet files and Hugging Face datasets, each with its position.
+"""Read rows of jsonl, csv, tsv and parquet files and Hugging Face datasets, and the documents of any source.
 
 A task reads its own share: every S-th row of a csv file (a quoted field may hold line breaks, so only the
 whole file tells where rows begin), a range of a parquet file's row groups, a range of a saved dataset's rows,
@@ -9,8 +9,9 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,12 @@ from pretrain.prepare.sources.readers import (
     naming_damage,
     numbered_documents,
     open_file,
+    passages,
+    read_head,
     too_long,
     where,
 )
+from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 _BATCH = 256
 _PROBE = 1 << 20
@@ -297,3 +301,117 @@ def _open_dataset(task: ReadTask, source: Source) -> Any:
         if not place.is_dir():
             raise UserError(f"source {task.place} has no split {source.split!r}.")
     return datasets.load_from_disk(str(place))
+
+
+# -- the documents of a task, from any source ------------------------------------
+#
+# A broken line among good ones is left out. A file that is broken from the beginning is not what its name
+# says, and is refused.
+
+MOST_NAMED = 5  # of a task's broken rows
+# broken rows at the beginning of a task, without a good one: the file is not what its name says
+_BROKEN_AT_ONCE = 10
+
+
+@dataclass
+class Faults:
+    """What a task could not read: how often, and the first few by file and line."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    named: list[str] = field(default_factory=list)
+
+    def add(self, name: str, task: ReadTask, position: int, why: str) -> None:
+        """Count a fault under `name`; keep where it is and why while there are few."""
+        self.counts[name] += 1
+        if len(self.named) < MOST_NAMED:
+            self.named.append(f"{where(task, position)}: {why}")
+
+
+def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
+    """Yield the texts of the documents of a task, in order.
+
+    Raises: UserError when the data is not what its name says, or cannot be read.
+    """
+    if task.kind == "embedded":
+        from pretrain.prepare.sources.embedded import module_documents
+
+        yield from module_documents(task.stripe, task.stripes)
+        return
+    if task.kind == "text":
+        texts = numbered_documents(task)
+    else:
+        texts = _field_texts(task, source, faults)
+        if source.layout == "passages":
+            texts = passages(texts)
+    words = words_of(read_head(Path(task.place))) if task.width else frozenset()
+    for position, text in texts:
+        if not is_unicode(text):
+            faults.add(
+                "documents_not_utf8", task, position, "not UTF-8; the bytes that are not were left out"
+            )
+            text = text.encode("utf-8", "surrogateescape").decode("utf-8", "ignore")
+        width = task.width
+        if source.unwrap == "auto" and task.kind != "text":
+            width = margin(text)
+            words = words_of(text) if width else words
+        if width or source.unwrap is True:
+            joined = unwrap(text, width, words)
+            faults.counts["documents_unwrapped"] += joined.count("\n") < text.rstrip().count("\n")
+            text = joined
+        yield text
+
+
+def _field_texts(task: ReadTask, source: Source, faults: Faults) -> Iterator[tuple[int, str]]:
+    """Yield the text field of every row that can be read, with its position."""
+    key = source.text_key
+
+    def choose(fields: tuple[str, ...]) -> list[str]:
+        if key in fields:
+            return [key]
+        raise UserError(
+            f"source {task.place} has no column {key!r}; it has {shortened(', '.join(fields)) or 'none'}. "
+            f"{about_first_line(task, fields)}{_how_to_set_key(task, source)}"
+        )
+
+    first = ""  # the fault that the task begins with
+    broken = 0
+    good = False
+    for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
+        text = None if isinstance(row, BrokenRow) else row.get(key)
+        remedy = "Is the file whole, of the format that its name says (or `format:`), and UTF-8?"
+        if isinstance(row, BrokenRow):
+            why = row.why
+        elif key not in row:
+            why = f"no field {key!r} (its fields: {', '.join(map(str, row))[:200] or 'none'})"
+            remedy = _how_to_set_key(task, source)
+            if "." in key:
+                why += ", and fields within fields are not read: docs/data.md has the jq command"
+        elif text is None:
+            continue  # an empty cell of a table
+        elif not isinstance(text, str):
+            why, remedy = (
+                f"field {key!r} holds no text, but {str(text)[:60]!r}",
+                _how_to_set_key(task, source),
+            )
+        elif not is_unicode(text):
+            why = f"field {key!r} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8)"
+        else:
+            good = True
+            yield position, text
+            continue
+        faults.add("broken_records", task, position, why)
+        if not good:
+            broken += 1
+            first = first or f"source {where(task, position)}: {why}. All rows read are like it. {remedy}"
+            if broken == _BROKEN_AT_ONCE:
+                break
+    if first and not good:
+        raise UserError(first)
+
+
+def _how_to_set_key(task: ReadTask, source: Source) -> str:
+    """Say what to type to set the key, also where only some files of a folder or glob have other fields."""
+    how = source.how_to_set("text_key")
+    if task.place == source.source:
+        return how
+    return f"{how} If other files have other fields, give each kind as a source of its own in that list."

@@ -23,8 +23,7 @@ from pretrain.data.shard_writer import ShardWriter, chunk_bounds, token_dtype
 from pretrain.data.tokenizer import encode
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
-from pretrain.prepare.stages.step import PlannedStep
-from pretrain.prepare.work_folder import BuiltShards, TokenizerSize, read_dropped
+from pretrain.prepare.work_folder import BuiltShards, PlannedStep, TokenizerSize, read_dropped
 
 
 @dataclass(frozen=True)
@@ -263,8 +262,6 @@ class Pack(PlannedStep):
 class Build(Pack):
     """Write one bucket into its shard of each split."""
 
-    name = "write shards"
-
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         counts: Counter[str] = Counter()
         with Shards(self, rank) as shards:
@@ -276,7 +273,7 @@ class Build(Pack):
     def _annotate(self, counts: Counter[str]) -> Annotate | None:
         if self.config.annotate is None:
             return None
-        annotator = Annotator(self.annotation, self.config.max_length, self.work / "parses")
+        annotator = Annotator(self.annotation, self.config.max_length)
         return partial(annotator.members, counts=counts)
 
 

@@ -11,12 +11,12 @@ from pretrain.data.annotation import WHOLE
 from pretrain.data.manifest import FORMAT, PAIRS, PREPARATION, SPLITS
 from pretrain.data.shard_writer import split_summary, token_dtype, write_atomically, write_manifest
 from pretrain.data.tokenizer import tokenizer_hash
-from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.work_folder import (
     BuiltShards,
     Columns,
     DocumentCounts,
     Pairs,
+    PlannedStep,
     ResolveCounts,
     SentenceCounts,
     ShuffledShards,
@@ -31,7 +31,7 @@ MOST_FAULTS = 20  # named in the manifest; `counts` has the number of all
 class Merge(PlannedStep):
     """Put the tokenizer in place and write the manifest: from then on the folder is prepared data."""
 
-    name = stage = "merge"
+    stage = "merge"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         config, counts = self.config, self._counts()

@@ -14,18 +14,17 @@ from typing import Any
 
 import numpy as np
 from datatrove.data import Document
-from datatrove.pipeline.base import PipelineStep
 
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.sentences import is_prose, sentences_of
-from pretrain.prepare.sources.documents import Faults, documents
-from pretrain.prepare.stages.step import PlannedStep
+from pretrain.prepare.sources.rows import Faults, documents
 from pretrain.prepare.work_folder import (
     MOST_PAIRS,
     Decision,
     DocumentCounts,
     HashRange,
     Pairs,
+    PlannedStep,
     SentenceCounts,
     UnreadRows,
     sample_of,
@@ -44,7 +43,7 @@ def pairs_of(paragraphs: list[list[str]]) -> list[tuple[str, str]]:
 class ReadSource(PlannedStep):
     """Read the documents of one task, as datatrove's Documents with `source` in their metadata."""
 
-    name, stage = "read a source", "read"
+    stage = "read"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         task = self.plan.tasks[rank]
@@ -65,7 +64,7 @@ class Scatter(PlannedStep):
     Of units `sequence` and `document`: the documents, and one signature a sentence.
     """
 
-    name, stage = "clean, split, scatter", "read"
+    stage = "read"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         config, seed = self.config, self.config.seed
@@ -150,9 +149,9 @@ class EnsureSplits(PlannedStep):
     documents costs a look at the smallest and largest hash of each task.
     """
 
-    name, stage = "ensure both splits", "heldout"
+    stage = "heldout"
 
-    def __init__(self, work: Path, reading: list[PipelineStep]):
+    def __init__(self, work: Path, reading: list[Any]):
         super().__init__(work)
         self.reading = reading
 

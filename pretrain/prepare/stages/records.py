@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from datatrove.data import Document
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
@@ -23,43 +22,28 @@ from pretrain.prepare.sources.readers import where
 from pretrain.prepare.sources.records import MOST_NEGATIVES, TextRecord, column_names, records, split_joined
 from pretrain.prepare.stages.build import Build, CorpusTokenizer, choose
 from pretrain.prepare.stages.read import Scatter
-from pretrain.prepare.stages.step import PlannedStep
 from pretrain.prepare.stages.tokenizer import MakeTokenizer
-from pretrain.prepare.work_folder import Columns, HashRange, SentenceCounts, TaskColumns
+from pretrain.prepare.work_folder import Columns, HashRange, PlannedStep, SentenceCounts, TaskColumns
 
 _COLUMNS = column_names(MOST_NEGATIVES + 3)
 
 
-class ReadRecords(PlannedStep):
-    """Read the records of one task, as datatrove's Documents with `record` in their metadata."""
-
-    name, stage = "read records", "read"
-
-    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        task = self.plan.tasks[rank]
-        for record in records(task, self.config.sources[task.source]):
-            yield Document(record.texts[0], str(rank), metadata={"source": task.source, "record": record})
-
-
 class ScatterRecords(Scatter):
-    """Scatter records into run files by hash, and note what `AgreeOnColumns` needs."""
-
-    name = "scatter records"
+    """Read the records of one task, scatter them into run files by hash; note what `AgreeOnColumns` needs."""
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        seed = self.config.seed
+        seed, task = self.config.seed, self.plan.tasks[rank]
         counts: Counter[str] = Counter()
         hashes = HashRange()
         decision = self.decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         first: TextRecord | None = None
         labels = 0
-        for document in data:
-            record = document.metadata["record"]
-            key = bk.text_key(document.text.encode("utf-8", "replace"), seed)
+        for record in records(task, self.config.sources[task.source]):
+            key = bk.text_key(record.texts[0].encode("utf-8", "replace"), seed)
             heldout = self.is_heldout(key, decision, hashes)
             joined = record.joined()
-            texts.add((bk.text_key(joined, seed), len(joined), document.metadata["source"], heldout), joined)
+            texts.add((bk.text_key(joined, seed), len(joined), task.source, heldout), joined)
             first = first or record
             labels = max(labels, 0 if record.label is None else record.label + 1)
             counts["records"] += 1
@@ -81,7 +65,7 @@ class AgreeOnColumns(PlannedStep):
     Raises: UserError where some records have labels and others have none.
     """
 
-    name, stage = "columns and labels", "columns"
+    stage = "columns"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         tasks = TaskColumns.read_all(self.work)

@@ -19,8 +19,13 @@ from pretrain.data.manifest import SPLITS
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed
 from pretrain.prepare.stages.build import Pack, Shards
-from pretrain.prepare.stages.step import PlannedStep
-from pretrain.prepare.work_folder import BuiltShards, ResolveCounts, ShuffledShards, write_dropped
+from pretrain.prepare.work_folder import (
+    BuiltShards,
+    PlannedStep,
+    ResolveCounts,
+    ShuffledShards,
+    write_dropped,
+)
 
 _SENTENCE, _DOCUMENT = 1 << 29, 1 << 30  # marks of a token that opens one, above its id
 _IDS = _SENTENCE - 1
@@ -29,7 +34,7 @@ _IDS = _SENTENCE - 1
 class Resolve(PlannedStep):
     """Find the sentences of held-out documents that training documents have too, and list them."""
 
-    name, stage = "resolve duplicates", "resolve"
+    stage = "resolve"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
@@ -43,8 +48,6 @@ class Resolve(PlannedStep):
 
 class ScatterSequences(Pack):
     """Pack the documents of one bucket, and scatter the sequences into run files by hash."""
-
-    name = "pack, scatter"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         counts: Counter[str] = Counter()
@@ -68,7 +71,7 @@ class ScatterSequences(Pack):
 class ShuffleSequences(PlannedStep):
     """Sort one bucket of sequences by hash, and write its shard of each split."""
 
-    name, stage = "shuffle, write shards", "shuffle"
+    stage = "shuffle"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         runs = bk.open_runs(self.work / "sequences", self.buckets, bk.TEXT_RECORD)

@@ -17,14 +17,13 @@ from pretrain.data.tokenizer import (
     train_tokenizer,
 )
 from pretrain.prepare import buckets as bk
-from pretrain.prepare.stages.step import PlannedStep
-from pretrain.prepare.work_folder import TokenizerSize
+from pretrain.prepare.work_folder import PlannedStep, TokenizerSize
 
 
 class MakeTokenizer(PlannedStep):
     """Train a tokenizer on a sample of the training text, or adopt an existing one."""
 
-    name = stage = "tokenizer"
+    stage = "tokenizer"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         if self.config.annotate is not None:  # its script is checked before anything is parsed

@@ -18,7 +18,6 @@ from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml, type_at
 from pretrain.prepare import __main__ as prepare_cli
-from pretrain.prepare.executors import ExecutorOptions
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,7 +33,7 @@ def fields(model, prefix=""):
 
 EVERY_FIELD = [
     (model, key, kind)
-    for model in (Config, DataConfig, ExecutorOptions, cache_command.CacheFlags, prepare_cli.PrepareFlags)
+    for model in (Config, DataConfig, cache_command.CacheFlags, prepare_cli.PrepareFlags)
     for key, kind in fields(model)
 ]
 

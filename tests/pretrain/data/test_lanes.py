@@ -73,7 +73,7 @@ def test_draw_is_what_the_definition_says(global_batch, count):
     for step in range(2 * lanes.steps_per_epoch + 1):
         epoch, number = divmod(step, lanes.steps_per_epoch)
         expected = [pair for lane in slow_epoch(lanes, epoch) for pair in lane[number * share :][:share]]
-        assert pairs(lanes.draw(step, 0, count)) == expected
+        assert pairs(lanes.draw_steps(step, step + 1, 0, count)) == expected
         assert lanes.epoch_of(step) == epoch
 
 
@@ -94,21 +94,23 @@ def test_epoch_gives_each_sequence_at_most_once_and_the_rest_changes():
 def test_ranks_put_together_are_the_global_batch(world):
     lanes = Lanes(SIZES, seed=3, global_batch=24, lanes=8)
     for step in (0, 5, 13, 14, 99):
-        parts = [pairs(lanes.draw(step, *lanes.slice_of(rank, world))) for rank in range(world)]
-        assert list(itertools.chain(*parts)) == pairs(lanes.draw(step, 0, 8))
+        parts = [
+            pairs(lanes.draw_steps(step, step + 1, *lanes.slice_of(rank, world))) for rank in range(world)
+        ]
+        assert list(itertools.chain(*parts)) == pairs(lanes.draw_steps(step, step + 1, 0, 8))
         assert {len(part) // 3 for part in parts} <= {8 // world, -(-8 // world)}
 
 
 def test_many_steps_at_once_also_over_epochs():
     lanes = Lanes(SIZES, seed=3, global_batch=24, lanes=8)
-    singly = list(itertools.chain(*(pairs(lanes.draw(step, 2, 5)) for step in range(10, 50))))
+    singly = list(itertools.chain(*(pairs(lanes.draw_steps(step, step + 1, 2, 5)) for step in range(10, 50))))
     assert pairs(lanes.draw_steps(10, 50, 2, 5)) == singly
     assert pairs(lanes.draw_steps(7, 7, 2, 5)) == []
 
 
 def test_seed_and_epoch_change_the_order():
     orders = {
-        tuple(pairs(Lanes(SIZES, seed, 24, 8).draw(step, 0, 8)))
+        tuple(pairs(Lanes(SIZES, seed, 24, 8).draw_steps(step, step + 1, 0, 8)))
         for seed in (0, 1, -1)
         for step in (0, 14, 28)
     }
@@ -176,7 +178,10 @@ def test_a_batch_that_grows_walks_through_the_same_slices(start, full, count, st
             slices = slow_epoch(lanes, epoch)
         expected.append([pair for part in slices for pair in part[offset : offset + share]])
         offset += share
-        assert lanes.epoch_of(step) == epoch and pairs(lanes.draw(step, 0, count)) == expected[step]
+        assert (
+            lanes.epoch_of(step) == epoch
+            and pairs(lanes.draw_steps(step, step + 1, 0, count)) == expected[step]
+        )
     everything = pairs(lanes.draw_steps(0, len(sizes), 0, count))
     assert everything == [pair for step in expected for pair in step]
     assert lanes.epochs_of(np.arange(3)).tolist() == [lanes.epoch_of(step) for step in range(3)]

@@ -42,14 +42,10 @@ def test_a_step_is_the_next_step_of_its_own_set():
     first = np.cumsum([0, *map(len, SETS)])
     for step, number in enumerate(lanes.set_of(np.arange(60)).tolist()):
         alone = Lanes(SETS[number], 3, 24, 8)
-        chunk, index = lanes.draw(step, 2, 7)
-        expected = alone.draw(own[number], 2, 7)
+        chunk, index = lanes.draw_steps(step, step + 1, 2, 7)
+        expected = alone.draw_steps(own[number], own[number] + 1, 2, 7)
         assert np.array_equal(chunk, expected[0] + first[number]) and np.array_equal(index, expected[1])
         assert lanes.epoch_of(step) == alone.epoch_of(own[number])
-        before = lanes.step_before(step)
-        assert (before is None) == (own[number] % alone.steps_per_epoch == 0)
-        if before is not None:
-            assert lanes.set_of(np.array([before, step])).tolist() == [number, number]
         replaced = lanes.replacements(1, int(first[number]), 20)
         assert np.array_equal(replaced, alone.replacements(1, 0, 20) + first[number])
         own[number] += 1

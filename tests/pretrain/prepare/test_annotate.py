@@ -124,36 +124,8 @@ def test_records_have_a_text_for_every_column(tmp_path, parser):
         )
 
 
-def test_an_interrupted_shard_does_not_parse_again(tmp_path, parser, monkeypatch):
-    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
-    settings = annotated_config(tmp_path / "corpus.txt", parser)
-    parsed = Counter()
-
-    def counting(texts, model, **options):
-        texts = list(texts)
-        parsed.update(texts)
-        return parse_texts(texts, model, **options)
-
-    monkeypatch.setattr(annotate, "parse_texts", counting)
-    members, calls = annotate.Annotator.members, []
-
-    def failing(self, *arguments, **named):
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return members(self, *arguments, **named)
-
-    monkeypatch.setattr(annotate.Annotator, "members", failing)
-    with pytest.raises(BaseException):  # noqa: B017 - however the executor passes it on
-        prepare(settings, tmp_path / "data", workers=1, progress=False)
-    before = sum(parsed.values())
-    manifest = prepare(settings, tmp_path / "data", workers=1, progress=False)
-    assert before > 0 and max(parsed.values()) == 1
-    assert sum(parsed.values()) == sum(part["sequences"] for part in manifest["splits"].values())
-
-
-def test_a_text_too_long_to_parse_is_parsed_as_far_as_a_word_goes(tmp_path, parser):
-    annotator = annotate.Annotator(annotate.describe_parser(parser), 10, tmp_path / "parses")
+def test_a_text_too_long_to_parse_is_parsed_as_far_as_a_word_goes(parser):
+    annotator = annotate.Annotator(annotate.describe_parser(parser), 10)
     counts: Counter[str] = Counter()
     longest = annotate.longest_text(10)
     texts = ["A dog ran.", "x" * (longest + 1), "", "It rains. " * longest, "it " * 213 + "i", "It rains."]

@@ -15,10 +15,10 @@ import zstandard
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig, Source
 from pretrain.prepare.sources import embedded
-from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import ReadTask, detect_layout, read_head
 from pretrain.prepare.sources.records import records
+from pretrain.prepare.sources.rows import Faults, documents
 
 
 def everything(source: Source, faults: Faults | None = None) -> list[str]:

@@ -39,10 +39,10 @@ def offline(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_name_stands_for_its_source_and_settings(tmp_path, monkeypatch):
-    for name, data in NAMED_DATA.items():
+    for name, keys in NAMED_DATA.items():
         half, plain = DataConfig(sources=f"{name}@0.5, embedded").sources
-        assert (half.source, half.weight, plain.source) == (data.source, 0.5, "embedded")
-        assert all(getattr(half, key) == value for key, value in data.settings.items())
+        assert (half.weight, plain.source) == (0.5, "embedded")
+        assert all(getattr(half, key) == value for key, value in keys.items())
     german = Source.model_validate({"source": "wikipedia", "subset": "20231101.de"})
     assert german.subset == "20231101.de"
     monkeypatch.chdir(tmp_path)
@@ -80,7 +80,7 @@ def test_the_command_prepares_a_named_corpus_from_the_hubs_cache(tmp_path):
     subprocess.run(command, env=os.environ | variables, cwd=ROOT, check=True, capture_output=True)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     (source,) = manifest["config"]["sources"]
-    assert source["source"] == NAMED_DATA["simcse-wiki1m"].source and source["layout"] == "lines"
+    assert source["source"] == NAMED_DATA["simcse-wiki1m"]["source"] and source["layout"] == "lines"
     assert sum(part["sequences"] for part in manifest["splits"].values()) == 200
 
 

@@ -80,7 +80,7 @@ def test_neighbours_are_strangers(tmp_path, monkeypatch, unit, corpus):
     own = []
     for step in range(lanes.steps_per_epoch):
         for lane in range(2):
-            chunk, index = lanes.draw(step, lane, lane + 1)
+            chunk, index = lanes.draw_steps(step, step + 1, lane, lane + 1)
             group = [found[place] for place in first[chunk] + index]
             count = Counter(d for documents in group for d in documents)
             own += [max(count[d] for d in documents) - 1 for documents in group]

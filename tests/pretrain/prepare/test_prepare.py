@@ -187,7 +187,7 @@ def test_long_sentences_are_counted(tmp_path, policy):
             ["--source", "embedded", "--out", "o", "--unit", "word"],
             "unit: Input should be 'sentence', 'sequence', 'document'",
         ),
-        (["--source", "embedded", "--out", "o", "--executor", "cloud"], "executor"),
+        (["--source", "embedded", "--out", "o", "--workers", "0"], "workers"),
         (["embedded", "--out", "o"], "unexpected word 'embedded'"),
         (["--config", "missing.yaml", "--out", "o"], "no recipe missing.yaml"),
     ],
@@ -211,7 +211,7 @@ def test_help_names_every_key(capsys):
     assert all(f"--{name.replace('_', '-')}" in text for name in DataConfig.model_fields if name != "sources")
     for name, field in Source.model_fields.items():
         assert f"\n  {name} {type_name(field.annotation)} (" in text
-    assert "--source list (default embedded)" in text and "--executor" in text and "--partition" in text
+    assert "--source list (default embedded)" in text and "--workers" in text
     assert "pretrain.config.data" not in text and "Source(" not in text
     assert "\n    clearly prepare --source embedded --out data/embedded\n" in text
 

@@ -18,9 +18,7 @@ from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import Source
 from pretrain.data.manifest import PREPARATION, outdated, read_manifest
 from pretrain.data.shards import ShardReader
-from pretrain.prepare import output
-from pretrain.prepare.executors import ExecutorOptions
-from pretrain.prepare.output import make_once
+from pretrain.prepare import jobs
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.work_folder import SentenceCounts
@@ -46,7 +44,7 @@ def make_old(out: Path, **changes) -> dict:
 def leave_unfinished(made, out: Path, monkeypatch) -> Path:
     """A preparation that ended before its first task; returns its plan's file."""
     with monkeypatch.context() as patch:
-        patch.setattr(output, "run_jobs", lambda *_: exit("killed"))
+        patch.setattr(jobs, "run_jobs", lambda *_: exit("killed"))
         with pytest.raises(SystemExit):
             prepare(made, out, **QUIETLY)
     return out / ".work/plan.json"
@@ -96,12 +94,12 @@ def finished_meanwhile(monkeypatch, work) -> None:
 
     @contextmanager
     def late(folder: Path):
-        monkeypatch.setattr(output, "folder_lock", folder_lock)
+        monkeypatch.setattr(jobs, "folder_lock", folder_lock)
         work()
         with folder_lock(folder):
             yield
 
-    monkeypatch.setattr(output, "folder_lock", late)
+    monkeypatch.setattr(jobs, "folder_lock", late)
 
 
 @pytest.mark.parametrize("longest", [64, 32])
@@ -115,7 +113,7 @@ def test_a_preparation_that_another_process_has_finished_is_compared_and_kept(
         before.update(digest(out))
 
     finished_meanwhile(monkeypatch, other)
-    monkeypatch.setattr(output, "run_jobs", once(output.run_jobs))
+    monkeypatch.setattr(jobs, "run_jobs", once(jobs.run_jobs))
     if longest == 64:
         assert prepare(config(corpus), out, **QUIETLY) == read_manifest(out)
     else:
@@ -135,7 +133,7 @@ def test_a_cache_that_another_process_has_finished_is_compared_and_kept(
         before.update(digest(out))
 
     finished_meanwhile(monkeypatch, other)
-    monkeypatch.setattr(output, "run_jobs", once(output.run_jobs))
+    monkeypatch.setattr(jobs, "run_jobs", once(jobs.run_jobs))
     if spec == "crop|repeat":
         assert cache(tiny_data, out, {"augmented": spec}, **QUIETLY) == read_manifest(out)
     else:
@@ -270,18 +268,6 @@ def test_a_refused_input_leaves_nothing_and_finished_tasks_stay(tmp_path):
     with pytest.raises(UserError, match="no tokenizer"):  # when the text has been read
         prepare(both, tmp_path / "new", **QUIETLY)
     assert list((tmp_path / "new" / ".work").glob("logs/*/completions/*"))
-
-
-def test_logs_that_an_error_names_stay(tmp_path):
-    """Where no task has ended, too."""
-
-    def plan(work):
-        (work / "logs" / "read").mkdir(parents=True)
-        raise UserError(f"Stage read: 1 of 1 tasks did not finish. Their logs: {work / 'logs' / 'read'}")
-
-    with pytest.raises(UserError):
-        make_once(tmp_path / "out", ExecutorOptions(executor="slurm"), lambda: None, plan)
-    assert (tmp_path / "out" / ".work" / "logs" / "read").is_dir()
 
 
 def test_another_config_is_refused_only_where_a_task_has_ended(corpus, tmp_path, monkeypatch):

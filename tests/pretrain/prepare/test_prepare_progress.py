@@ -7,12 +7,12 @@ import pytest
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import parse_value
 from pretrain.config.data import DataConfig, Source, data_config
-from pretrain.prepare.executors import Job, show_progress
+from pretrain.prepare.jobs import Job, show_progress
 from pretrain.prepare.run import prepare
 
 
 def test_a_log_file_gets_lines_of_progress(monkeypatch, capsys):
-    monkeypatch.setattr("pretrain.prepare.executors._LINE_SECONDS", 0.0)
+    monkeypatch.setattr("pretrain.prepare.jobs._LINE_SECONDS", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks and CI do
     stages = [Job("read", "read, clean, split", [60, 40], []), Job("build", "write shards", [1], [])]
     with show_progress(stages) as advance:

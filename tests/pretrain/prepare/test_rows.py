@@ -16,8 +16,8 @@ from test_records import as_csv, as_jsonl, found_in, plain, read, some_triples
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig, Source
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sources.documents import Faults, documents
 from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.rows import Faults, documents
 
 datasets = pytest.importorskip("datasets")
 FIELDS = ("text", "positive", "negative", "augmented", "label")

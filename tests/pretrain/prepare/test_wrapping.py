@@ -9,8 +9,8 @@ from test_rows import everything
 
 from augment.text.cleaning import clean
 from pretrain.config.data import Source
-from pretrain.prepare.sources.documents import Faults
 from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.rows import Faults
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 ROOT = Path(__file__).resolve().parents[3]

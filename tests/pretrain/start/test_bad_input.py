@@ -141,7 +141,9 @@ def flip_chunk_of(data, step, lane):
     """Damage the chunk that a lane of the tiny run is in the middle of at a step; returns its number."""
     reader = ShardReader(data)
     lanes = Lanes(reader.chunk_sizes, 42, 16, 4)
-    before, chunk = (int(lanes.draw(number, lane, lane + 1)[0][0]) for number in (step - 1, step))
+    before, chunk = (
+        int(lanes.draw_steps(number, number + 1, lane, lane + 1)[0][0]) for number in (step - 1, step)
+    )
     assert before == chunk
     flip(data / reader._files[reader._shard[chunk]], int(reader._offset[chunk]) + 1500)
     return chunk

@@ -287,6 +287,7 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
     recipe = load_config("clear_base", {})
     state = {"config": recipe.model_dump(mode="json"), "step": 9, "progress": {}}
     assert state["config"]["objective"]["mlm"].pop("initial_bias") == "frequencies"  # as earlier versions
+    state["config"]["data"] |= {"damaged": "refuse", "remote_cache": 20.0}
     record_changes(recipe, state, Path("step-00000009"))
     assert resumed({"train.precision": "bf16"}, {"train.precision": "fp32"}) == {
         "train.precision": (100, "bf16", "fp32")

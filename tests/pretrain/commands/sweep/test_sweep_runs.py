@@ -42,7 +42,6 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
         {"checkpoint__every": 3},
         {"data__folder": str(tmp_path / "d")},
         {"data__workers": 2},
-        {"data__remote_cache": 1},
         {"train__zero": 0},
         {"train__rendezvous_seconds": 9},
     ):

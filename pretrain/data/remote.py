@@ -1,0 +1,123 @@
+"""Copy prepared data from a URL into a folder: its tokenizer, the shards of its manifest, and that last.
+
+HTTP goes through `requests`, everything else (s3://, gs://, file://, memory:// ...) through fsspec, whose
+package for a protocol the user installs (s3fs, gcsfs).
+"""
+
+import hashlib
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder, replace_durably
+from pretrain.data.manifest import MANIFEST, PAIRS, read_manifest
+
+TIMEOUTS = (10.0, 30.0)
+"""Seconds to wait for a connection, and for the next bytes of an answer."""
+TRIES, FIRST_WAIT, LONGEST_WAIT = 7, 0.5, 30.0
+"""How often a file is tried, and the seconds before the second try, which double up to the last of these."""
+_FINAL = (400, 401, 403, 404, 405, 410)  # answers that another try does not change
+_AT_ONCE = 4  # shards, each in memory until its sha256 is known
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")  # the first must be there
+
+
+class Unreachable(UserError):
+    """A file that could not be had, and why."""
+
+
+def copy_prepared(url: str, folder: Path) -> None:
+    """Copy the prepared data at a URL, or what a folder does not have of it yet; the manifest comes last.
+
+    Raises:
+        UserError: the data cannot be read, or is not prepared data; or the folder holds other data.
+    """
+    url = url.rstrip("/")
+    content = _read(f"{url}/{MANIFEST}", _is_json)
+    own = folder / MANIFEST
+    if own.is_file() and own.read_bytes() != content:
+        raise UserError(f"{folder} holds other prepared data than {url}: name another folder (--data)")
+    with tempfile.TemporaryDirectory(prefix="manifest-") as place:
+        replace_durably(Path(place) / MANIFEST, content)
+        manifest = read_manifest(place)  # which checks it: paths that leave the folder, for instance
+    shards = [shard for split in manifest["splits"].values() for shard in split["shards"]]
+    missing = [shard for shard in shards if not _is_there(folder / shard["file"], shard["bytes"])]
+    if own.is_file() and not missing:
+        return
+    size = sum(shard["bytes"] for shard in missing)
+    print(f"copying {len(missing)} shards, {size / 1e9:.2f} GB, from {url}", file=sys.stderr, flush=True)
+
+    def copy(name: str, is_whole: Callable[[bytes], bool]) -> None:
+        found = _read(f"{url}/{name}", is_whole)
+        make_folder((folder / name).parent)
+        replace_durably(folder / name, found)
+
+    def copy_shard(shard: dict) -> None:
+        copy(shard["file"], lambda found: hashlib.sha256(found).hexdigest() == shard["sha256"])
+
+    copy(f"{manifest['tokenizer']}/{_TOKENIZER[0]}", _is_json)
+    for name in (*(f"{manifest['tokenizer']}/{name}" for name in _TOKENIZER[1:]), PAIRS):
+        try:
+            copy(name, _is_json)
+        except Unreachable:
+            continue  # not every data has it
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(copy_shard, missing))
+    replace_durably(own, content)
+
+
+def _is_there(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        json.loads(content)
+    except ValueError:
+        return False
+    return True
+
+
+def _read(place: str, is_whole: Callable[[bytes], bool]) -> bytes:
+    """Return a file's content. Raises: Unreachable after all tries, or at once if another could not help."""
+    for failures in range(1, TRIES + 1):
+        try:
+            content = _read_once(place)
+            if is_whole(content):
+                return content
+            why = "what comes is damaged"
+        except OSError as error:  # those of requests, too
+            why = " ".join(str(error).split())[:400]
+        if failures < TRIES:
+            wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (failures - 1))
+            time.sleep(wait * random.uniform(0.5, 1.5))
+    raise Unreachable(f"data.remote: {place} cannot be read: {why} ({TRIES} tries)")
+
+
+def _read_once(place: str) -> bytes:
+    if place.startswith(("http://", "https://")):
+        import requests
+
+        answer = requests.get(place, timeout=TIMEOUTS)
+        if answer.status_code in _FINAL:
+            raise Unreachable(
+                f"data.remote: {place}: the server answers {answer.status_code} {answer.reason}"
+            )
+        answer.raise_for_status()
+        return answer.content
+    import fsspec
+
+    try:
+        with fsspec.open(place, "rb") as stream:
+            return stream.read()
+    except (FileNotFoundError, PermissionError) as error:
+        raise Unreachable(f"data.remote: {place}: {error}") from None
+    except (ImportError, ValueError) as error:  # a protocol that nothing here speaks
+        raise UserError(f"data.remote: {place} cannot be read: {error}") from None
+    except Exception as error:  # every protocol has errors of its own
+        raise OSError(str(error)) from error
