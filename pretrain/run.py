@@ -40,7 +40,7 @@ from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_fol
 from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
-from pretrain.start.views import measure_lengths, require_different_views, require_signal
+from pretrain.start.views import require_different_views, require_signal
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.graphs import Graphs
@@ -391,13 +391,10 @@ class TrainingRun:
         telemetry.log(progress.step, {"config_sha256": hashlib.sha256(recipe).hexdigest()})
         if self.default_recipe is not None:
             telemetry.say(f"no --config given: using {self.default_recipe}")
-        longest, resumed = self.encoder.max_positions, ""
+        resumed = ""
         if self.checkpoint is not None:
             resumed = f", resumed from {self.checkpoint} at step {progress.step}"
-        self.lengths = on_rank_zero(lambda: measure_lengths(data, longest, progress.substitutions))
-        for line in summary.lines_of_run(
-            config, data, self.engine.module, self.lengths, self.threads, resumed
-        ):
+        for line in summary.lines_of_run(config, data, self.engine.module, self.threads, resumed):
             telemetry.say(line)
         if self.ledger_message is not None:
             telemetry.say(self.ledger_message)
@@ -406,8 +403,7 @@ class TrainingRun:
 
     def extra_metrics(self, step: int) -> dict[str, Any]:
         """Return what a row of metrics holds besides the steps' own numbers, after `step` steps."""
-        sequences = self.config.batch_sizes.at_step(step - 1)
-        return summary.length_only(self.objective, self.lengths, sequences) | self.loader.counts(step)
+        return self.loader.counts(step)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.data.tokenizer.decode(tokens, skip_special_tokens=True)

@@ -222,7 +222,7 @@ class StepLog:
             self.telemetry.warn(describe_substitution(row))
         if sound:
             self.window.add(losses, norm, measures, result.masked_tokens, result.micro_batches)
-        alarms = self.monitor.alarms_of_step(step.number, losses, norm) if applied else []
+        alarms = [self.monitor.alarm_of_step(step.number, norm) if applied else None]
         if step.ends_row and self.window.steps:
             metrics = self.window.close() | step.row
             metrics["skipped_steps"] = self.progress.skipped_steps
@@ -230,7 +230,7 @@ class StepLog:
             risen = weights(step.number - 1) == weights(steps - 1)  # all losses have their full weight
             alarms += self.monitor.alarms_of_row(step.number, metrics["loss"], metrics, risen)
             self.telemetry.log(step.number, metrics)
-        for alarm in alarms:
+        for alarm in filter(None, alarms):
             self.telemetry.warn(alarm)
 
 

@@ -11,22 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-import torch.distributed as dist
-
-from augment.core.errors import AugmentationError
 from augment.spec.grammar import loads_models
 from pretrain.checkpoint import folder as checkpoint_folder
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import Choice, candidates, quarantine, step_of
-from pretrain.common.error_output import mark_printed, print_before_sending
 from pretrain.common.errors import UserError
 from pretrain.common.files import copy_tree, make_folder, replace_durably
-from pretrain.common.ranks import gathered, host_group, on_rank_zero
+from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec
 from pretrain.data.ledger import chain
-from pretrain.data.ledger.hashes import COLUMNS, sum_words
+from pretrain.data.ledger.hashes import sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.shards import ShardReader
 from pretrain.start import continuity, inputs
@@ -184,13 +179,14 @@ def verify_resumed_batch(
     recorded = progress.ledger["last"]
     if not recorded:  # no step since it began
         return None
-    made, damaged = _make_again(config, reader, spec, progress)
-    if damaged:
-        return "ledger     a chunk of the last batch is damaged since: it cannot be compared with the record"
     # a model's views depend on the machine; and other inputs may have been accepted just now
     free = any(c["step"] == progress.step and c["key"].startswith("input ") for c in progress.changes)
     free = free or any(loads_models(view.augmentation) for view in spec.views)
     kinds = ["sequences"] if free else list(chain.KINDS)
+    remade = replace(spec, views=[]) if free else spec
+    made = on_rank_zero(lambda: _make_again(config, reader, remade, progress))
+    if made is None:
+        return "ledger     a chunk of the last batch is damaged since: it cannot be compared with the record"
     differ = next((kind for kind in kinds if made[kind] != recorded[kind]), None)
     if differ is None:
         return f"ledger     the batch of step {progress.step} is as recorded ({', '.join(kinds)})"
@@ -207,35 +203,15 @@ def verify_resumed_batch(
 
 def _make_again(
     config: Config, reader: ShardReader, spec: BatchSpec, progress: Progress
-) -> tuple[dict[str, str], bool]:
-    """Make the last batch, each rank its share; return its sums, and whether a chunk is damaged since.
-
-    Raises:
-        UserError, AugmentationError: on every rank, where it cannot be made on one.
-    """
-    rank, world = dist.get_rank(), dist.get_world_size()
+) -> dict[str, str] | None:
+    """Make the last global batch; return its sums. None: a chunk is damaged since."""
     recorded = progress.substitutions
-    position = Position(progress.step - 1, progress.step, rank, world, recorded, replaying=True)
+    position = Position(progress.step - 1, progress.step, recorded=recorded, replaying=True)
     settings = replace(LoaderSettings.of(config), workers=0)
     if recorded:  # such a run goes on without what it cannot read
         settings = replace(settings, damaged="skip")
-    share: tuple[tuple[int, ...], bool, str | None] = ((0,) * COLUMNS, False, None)
-    raised: Exception | None = None
-    try:
-        (batch,) = Loader(reader, spec, settings, position)
-        share = (sum_words(batch.words), bool(batch.substitutions), None)
-    except (UserError, AugmentationError) as error:
-        raised = error
-        print_before_sending(error)
-        share = (share[0], False, str(error))
-    every = gathered(share, host_group())
-    if raised is None and (failed := next((text for *_, text in every if text is not None), None)):
-        raised = UserError(failed)
-        mark_printed(raised)
-    if raised is not None:
-        raise raised
-    sums = np.array([sums for sums, *_ in every], np.int64).sum(axis=0)  # modulo 2^64
-    return chain.sums_in_hexadecimal(sums.tolist()), any(damaged for _, damaged, _ in every)
+    (batch,) = Loader(reader, spec, settings, position)
+    return None if batch.substitutions else chain.sums_in_hexadecimal(sum_words(batch.words))
 
 
 # -- after faults -------------------------------------------------------------

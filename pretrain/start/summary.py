@@ -27,7 +27,6 @@ from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.data import Data
 from pretrain.start.inputs import Inputs
-from pretrain.start.views import LengthShortcut
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import LABELS, format_count, format_seconds
@@ -64,34 +63,16 @@ def flops_meter(
     return FlopsMeter(per_token, float(peak), repeated_per_token=(1 - share) * per_token / 3)
 
 
-def length_only(
-    objective: WholeObjective, lengths: LengthShortcut | None, sequences: int
-) -> dict[str, float]:
-    """Return what a row of metrics sets beside CLEAR's loss: NT-Xent of a matcher that sees lengths alone.
-
-    It has the candidates that the loss has, by the number of sequences of the step. Empty for other
-    objectives.
-    """
-    if lengths is None or "clear" not in objective.terms:
-        return {}
-    term = objective.terms["clear"]
-    candidates = term.negatives(objective.pool(sequences, dist.get_world_size())) + 1
-    # the loss is a sum over widths
-    return {"contrastive_length_only": (sum(term.widths.values()) or 1.0) * lengths.loss_among(candidates)}
-
-
 def lines_of_run(
     config: Config,
     data: Data,
     model: SentenceModel,
-    lengths: LengthShortcut | None,
     threads: int,
     resumed: str,
 ) -> list[str]:
     """Say what is about to run, so that a wrong setting is seen before it costs a day.
 
     Args:
-        lengths: what lengths alone reveal of the views; None: there are no two views.
         threads: of the CPU, that each rank uses.
         resumed: from which checkpoint; "": the run starts.
     """
@@ -111,7 +92,7 @@ def lines_of_run(
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
         f"{train.steps:,} steps{falls if train.schedule == 'wsd' else ''}",
         *_encoder_lines(config, encoder, data, objective),
-        *_objective_lines(config, data.train, objective, lengths, encoder.hidden_size),
+        *_objective_lines(config, data.train, objective, encoder.hidden_size),
         f"batch      {train.global_batch:,} sequences a step{grows}, up to {train.micro_batch_tokens:,} "
         "tokens in one pass",
     ]
@@ -173,7 +154,6 @@ def _objective_lines(
     config: Config,
     reader: ShardReader,
     objective: WholeObjective,
-    lengths: LengthShortcut | None,
     hidden_size: int,
 ) -> list[str]:
     settings = config.objective
@@ -198,8 +178,6 @@ def _objective_lines(
         f"objective  {settings.name}; {specs}; {negatives} ({len(objective.roles)} views x {pool:,} "
         f"sequences, {scope})"
     ]
-    if lengths is not None:
-        lines.append(f"lengths    {lengths}")
     rule, widths = settings.false_negatives, settings.widths
     if rule.guide != "none":
         of = "of the positive's similarity" if rule.strategy == "relative" else "of cosine"
