@@ -37,7 +37,6 @@ from pretrain.start.devices import allow_tf32, choose_precision, set_determinist
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
-from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
 from pretrain.start.views import require_different_views, require_signal
@@ -53,6 +52,7 @@ from pretrain.step_log import StepLog, is_due
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.telemetry.throughput import Throughput
 from pretrain.telemetry.trackers import Tracking, require_trackers
 from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder
@@ -166,7 +166,7 @@ class TrainingRun:
         if self.checkpoint is not None:
             # while the model is as it starts
             repair_best(self.folder, self.progress, self._save_start)
-            store.load(self.checkpoint, self.engine, verify=False)  # verified when it was chosen
+            store.load(self.checkpoint, self.engine)  # verified when it was chosen
         self.ledger_message = verify_resumed_batch(
             config, data.train, self.spec, self.progress, self.checkpoint
         )
@@ -233,7 +233,6 @@ class TrainingRun:
             self.telemetry,
             self.faults,
             self.stragglers,
-            self.clock,
             self.scale,
             self.engine.module.objective,
             self.extra_metrics,
@@ -374,8 +373,7 @@ class TrainingRun:
             self.rank,
             self.progress.step,
             self.progress.rows,
-            self.flops,
-            sequences_before=self.config.batch_sizes.before,
+            Throughput(work=self.config.batch_sizes.before, flops=self.flops),
             tracking=Tracking(
                 self.config.track or (),
                 self.config.name,
@@ -386,7 +384,7 @@ class TrainingRun:
     def _record_what_runs(self) -> None:
         """Write and print what is about to run."""
         config, data, progress, telemetry = self.config, self.data, self.progress, self.telemetry
-        recipe = (to_yaml(config) + as_comments(data.inputs)).encode()
+        recipe = to_yaml(config).encode()
         on_rank_zero(lambda: replace_durably(self.folder / "config.yaml", recipe))
         telemetry.log(progress.step, {"config_sha256": hashlib.sha256(recipe).hexdigest()})
         if self.default_recipe is not None:

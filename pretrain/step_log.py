@@ -20,11 +20,9 @@ from pretrain.step.progress import Progress
 from pretrain.step.whole_batch import StepResult
 from pretrain.telemetry.monitors import Monitor
 from pretrain.telemetry.run import Telemetry
-from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.watch.stragglers import Stragglers
 
 _LOSS, _MEASURE = "loss ", "measure "  # what the names of these numbers of a step begin with
-
 
 MLM = "mlm"  # the loss that is a mean over masked tokens
 GROUPS = ("loss", "measures", "norm", "counts")
@@ -138,14 +136,13 @@ class StepLog:
         telemetry: Telemetry,
         faults: Faults,
         stragglers: Stragglers,
-        clock: Stopwatch,
         scale: LossScale | None,
         objective: WholeObjective,
         extra_metrics: Callable[[int], Mapping[str, Any]],
     ) -> None:
         """extra_metrics: number of steps done -> what a row of metrics holds besides."""
         self.config, self.progress, self.telemetry = config, progress, telemetry
-        self.faults, self.stragglers, self.clock, self.scale = faults, stragglers, clock, scale
+        self.faults, self.stragglers, self.scale = faults, stragglers, scale
         self.objective, self.extra_metrics, self.sizes = objective, extra_metrics, config.batch_sizes
         self.window = Window(progress.window)
         self.monitor = Monitor(
@@ -187,7 +184,7 @@ class StepLog:
         result.views = None  # the next step needs the memory
         row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
         if ends_row:
-            row |= {"seconds": progress.seconds, "time": self.clock.shares()}
+            row |= {"seconds": progress.seconds, "time": self.stragglers.clock.shares()}
             row |= self.extra_metrics(progress.step)
             row["ledger"] = chain.of_row(progress.ledger)
             slowest, warning = self.stragglers.end_row(result.busy)

@@ -1,7 +1,6 @@
 """Hashes of what decides a run: shards, tokenizer, parser, rules, synonyms, word vectors, models, own code.
 
-The record goes into every checkpoint, and as comments into the run's config.yaml. A resume must find the
-same, or the run's data would change silently.
+The record goes into every checkpoint. A resume must find the same, or the run's data would change silently.
 """
 
 import hashlib
@@ -132,9 +131,3 @@ def accepted_names(accept: str | None) -> list[str]:
 
 def _short(value: dict[str, str]) -> str:
     return f"{value['sha256'][:12]} ({value['where']})"
-
-
-def as_comments(inputs: Inputs) -> str:
-    """Return the record as comments for config.yaml."""
-    rows = [f"#   {name}: {value['sha256']}  {value['where']}" for name, value in inputs.items()]
-    return "\n".join(["# Inputs that decide the batches, by sha256 (checkpoints hold the same):", *rows, ""])

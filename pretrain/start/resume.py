@@ -247,7 +247,7 @@ def roll_back(
     if good is None or done >= allowed or fault.step >= stop_step:
         on_rank_zero(lambda: _end(fault, config, done, good, report))
     assert good is not None  # else the run has ended
-    state = store.load(good, engine, verify=False)  # verified when it was chosen
+    state = store.load(good, engine)  # verified when it was chosen
     progress.step = fault.step
     progress.roll_back(state["progress"] | {"step": state["step"]}, fault.what)
 

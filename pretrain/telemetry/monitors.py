@@ -5,9 +5,9 @@ most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. effective_ran
 is computed at the steps that end a row of metrics, all others at every step.
 
 Alarms for what one step can do (a gradient that explodes) check every step. Alarms for what takes time
-(collapse, nothing learned, an inert mechanism) check the rows, which are means over their steps. A row also
-holds each loss's share of the encoder's gradient, and a check of each objective's own mechanism
-(docs/objectives.md, "Is the mechanism alive?"), of the row's last step.
+(collapse, nothing learned, a loss without gradient) check the rows, which are means over their steps. A row
+also holds each loss's share of the encoder's gradient, and figures of each objective's own mechanism, of the
+row's last step: docs/objectives.md, "Is the mechanism alive?", says from which value on one does nothing.
 
 - alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same
   point.
@@ -91,14 +91,6 @@ def effective_rank(vectors: Tensor) -> Tensor:
 
 LEAST_SHARE = 1e-3
 """A loss with less than this part of the contrastive loss's gradient is inert."""
-HARDER_THAN_RANDOM = 1.01
-"""What an adversary finds must be worse by this factor than random noise of the same length."""
-
-BETTER_THAN_CHANCE = 0.01
-"""By so much a classifier must be right more often than its best constant answer."""
-LEAST_PART = 0.01
-"""Negatives without which a loss would lack less than this part of itself are inert."""
-
 MASKED = "_masked_share"
 """After a loss's name: the share of its negatives that a guide left out (`objective.false_negatives`)."""
 MOST_MASKED = 0.9
@@ -106,9 +98,9 @@ MOST_MASKED = 0.9
 
 SHARE, COSINE = "_gradient_share", "_gradient_cosine"
 AT_ONCE = 5
-"""Rows in succession in which a condition must hold, if a mechanism works from the first step or never."""
+"""Rows in succession in which a condition must hold."""
 LEARNED = 20
-"""The same, if a mechanism has to learn first."""
+"""The same, of what has to be learned first."""
 
 
 @dataclass(frozen=True)
@@ -127,71 +119,17 @@ class Check:
     rows: int = AT_ONCE
 
 
-CHECKS = {
-    "vadvcse": Check(
-        ("vadvcse_adversarial_over_random", "vadvcse_cosine_with_start"),
-        lambda ratio, _: ratio < HARDER_THAN_RANDOM,
-        "the adversarial step of V-advCSE finds nothing worse than random noise: its loss is {0:.4f} times "
-        f"the noise's (below {HARDER_THAN_RANDOM}), its cosine with its start {{1:.4f}}. Take another "
-        "objective.vadvcse.reading than smart-package, or raise objective.vadvcse.step_size.",
-    ),
-    "vascl": Check(
-        ("vascl_neighbourhood_rise", "vascl_neighbourhood_rise_of_random", "loss/vascl_neighbourhood"),
-        lambda rise, of_random, loss: rise < LEAST_PART * loss or rise < HARDER_THAN_RANDOM * of_random,
-        "the virtual augmentation of VaSCL hides nothing: it raises the neighbourhood loss, {2:.4g}, by "
-        f"{{0:.4g}}, a random one by {{1:.4g}}. If the rise is below {LEAST_PART} of the loss, raise "
-        "objective.vascl.radius; if random noise does as much, lower it.",
-    ),
-    "augcse": Check(
-        ("discriminator_accuracy", "discriminator_majority_share"),
-        lambda accuracy, majority: accuracy < majority + BETTER_THAN_CHANCE,
-        "AugCSE's discriminator does not tell augmentations: it is right in {0:.4f} of the cases, the most "
-        "frequent one in {1:.4f}. Raise train.head_lr_scale, or take augmentations that change more.",
-        LEARNED,
-    ),
-    "sda": Check(
-        ("sda_negation_share_of_loss", "sda_negation_nearer_than_positive"),
-        lambda part, _: part < LEAST_PART,
-        f"SDA's negations do nothing: they are {{0:.2g}} of the loss (below {LEAST_PART}), and {{1:.2g}} of "
-        "them are nearer to their sentence than its positive. Lower objective.sda.margin.",
-    ),
-    "diffcse": Check(
-        ("diffcse_replaced_token_accuracy", "diffcse_always_original_accuracy"),
-        lambda accuracy, original: accuracy < max(original, 1 - original) + BETTER_THAN_CHANCE,
-        "DiffCSE's discriminator does not find replaced tokens: it is right about {0:.4f} of all, of which "
-        "{1:.4f} are original. Raise objective.diffcse.replaced_token_weight, or change its mask_rate.",
-        LEARNED,
-    ),
-    "esimcse": Check(
-        ("esimcse_queue_share_of_loss",),
-        lambda part: part < LEAST_PART,
-        f"ESimCSE's queue does nothing: it is {{0:.2g}} of the loss (below {LEAST_PART}). Lengthen "
-        "objective.esimcse.queue, or set it to 0.",
-    ),
-}
-"""Name of the mechanism -> its check."""
-
-WEIGHTS = {
-    "vadvcse_adversarial": "objective.vadvcse.adversarial_weight",
-    "vascl_neighbourhood": "objective.vascl.neighbourhood_weight; with objective.vascl.reading code "
-    "this loss trains the head alone",
-    "augcse_discriminator": "objective.augcse.discriminator_weight",
-    "diffcse_replaced_token": "objective.diffcse.replaced_token_weight",
-}
-"""Loss -> what raises its share of the gradient."""
-
-
 def checks_of(row: Mapping[str, float]) -> Iterator[tuple[str, Check]]:
     """Yield (name, check) of every check that a flattened row has the figures of.
 
-    Shares of gradients and of masked negatives come first, then alarms and mechanisms.
+    Shares of gradients and of masked negatives come first, then alarms.
     """
     for name in row:
         if name.endswith(SHARE):
             yield name, _share(name)
         if name.endswith(MASKED):
             yield name, _masked(name)
-    for name, check in (ROW_ALARMS | CHECKS).items():
+    for name, check in ROW_ALARMS.items():
         if all(figure in row for figure in check.figures):
             yield name, check
 
@@ -202,7 +140,7 @@ def _share(name: str) -> Check:
         (name,),
         lambda share: share < LEAST_SHARE,
         f"the loss {loss} has {{0:.2g}} of the contrastive loss's gradient on the sentence vectors (below "
-        f"{LEAST_SHARE:g}): it does not train the encoder. Raise {WEIGHTS.get(loss, 'its weight')}.",
+        f"{LEAST_SHARE:g}): it does not train the encoder. Raise its weight.",
     )
 
 
@@ -332,8 +270,8 @@ class Monitor:
 
         Args:
             losses: name -> mean loss of the row; "contrastive" is compared with chance.
-            metrics: the row's means of what `measure` returned (may lack any), and its checks of mechanisms.
-            risen: whether all losses have their full weight: else none is called inert.
+            metrics: the row's means of what `measure` returned (may lack any), and its shares.
+            risen: whether all losses have their full weight: else nothing is said of shares.
         """
         figures, alarms, self.dead_loss = dict(flatten(metrics)), [], False
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:

@@ -12,7 +12,6 @@ import contextlib
 import faulthandler
 import math
 import os
-import statistics
 import sys
 import threading
 import time
@@ -34,7 +33,7 @@ FLOOR = 300.0
 """Least deadline of a step, in seconds, where none is given: other work on a machine has held one up for
 a minute."""
 TIMES = 10
-"""The deadline of a step in medians of recent steps, or in longest waits for data, where none is given."""
+"""The deadline of a step in longest of the recent steps, where none is given."""
 OUTSIDE, OUTSIDE_FLOOR = 3600.0, 600.0
 """Deadline of what is no step, where none is given: of the start, the first step, evaluations, checkpoints
 and exports. Of the next of a kind it is `TIMES` the longest so far, at least the second of these."""
@@ -55,7 +54,7 @@ class Watchdog:
     def __init__(self, run_folder: Path, deadline: float | None) -> None:
         """
         Args:
-            deadline: seconds of a step; 0: no deadline; None: `TIMES` medians, or waits for data, at least
+            deadline: seconds of a step; 0: no deadline; None: `TIMES` the longest recent step, at least
                 `FLOOR`.
         """
         self.run_folder, self.deadline = run_folder, deadline
@@ -146,9 +145,7 @@ class Watchdog:
         if self._outside and self._outside[-1] == ENDS:
             return END
         if not self._outside and len(self._recent) >= (1 if self.deadline else 3):
-            # a slow loader makes all wait for a batch, once for many steps' batches
-            wait = self._clock.longest.get("data", 0.0) if self._clock is not None else 0.0
-            return self.deadline or max(FLOOR, TIMES * max(statistics.median(self._recent), wait))
+            return self.deadline or max(FLOOR, TIMES * max(self._recent))
         if self.deadline:
             return TIMES * self.deadline
         longest = self._longest.get(self._outside[-1]) if self._outside else None

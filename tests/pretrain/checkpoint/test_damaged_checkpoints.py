@@ -66,8 +66,6 @@ def test_resume_walks_back_past_damage_and_names_it(saved, caplog, said):
     assert (
         "step-00000003 is damaged" in caplog.text and said in caplog.text and "step-00000002" in caplog.text
     )
-    with pytest.raises(store.CheckpointError, match="step-00000003 is damaged"):
-        store.load(saved / "step-00000003", PlainEngine())
 
 
 UNREADABLE = {
