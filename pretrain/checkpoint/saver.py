@@ -31,9 +31,14 @@ import torch
 import torch.distributed as dist
 
 from pretrain.checkpoint.engine_state import EngineState, Part, engine_state, parameter_shape
-from pretrain.checkpoint.folder import FORMAT_VERSION, CheckpointError
-from pretrain.checkpoint.folder_writer import FolderWriter, Retention, remove_superfluous
-from pretrain.checkpoint.tensor_file import TensorEntry, split_entries
+from pretrain.checkpoint.folder_writer import (
+    FolderWriter,
+    Retention,
+    TensorEntry,
+    remove_superfluous,
+    split_entries,
+)
+from pretrain.checkpoint.store import FORMAT_VERSION, CheckpointError
 from pretrain.common.cores import ranks_here
 from pretrain.common.files import to_json
 from pretrain.common.memory import free_memory

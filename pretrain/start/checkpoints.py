@@ -11,9 +11,9 @@ from typing import Any
 import torch.distributed as dist
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import Reason, quarantine
 from pretrain.checkpoint.folder_writer import Retention
 from pretrain.checkpoint.saver import Saver
+from pretrain.checkpoint.store import Reason, quarantine
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, recover
 from pretrain.common.ranks import on_rank_zero

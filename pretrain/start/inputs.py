@@ -12,7 +12,6 @@ from augment.core.own_code import OWN
 from augment.spec.grammar import needs_text
 from augment.spec.resources import resource_hash, resources, rules_digest
 from pretrain.common.errors import UserError
-from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.batch import ViewSpec
 from pretrain.data.shards import ShardReader
@@ -30,15 +29,11 @@ FIXED = ("shards", "manifest", "tokenizer")
 
 
 def collect(config: Config, views: Sequence[ViewSpec], train: ShardReader, heldout: ShardReader) -> Inputs:
-    """Hash everything that decides a batch of the run, on rank 0 for all. Collective.
+    """Hash everything that decides a batch of the run.
 
     Args:
         config, views: of what the loader reads (`pretrain.cache.views.trains_on`).
     """
-    return on_rank_zero(lambda: _collect(config, views, train, heldout))
-
-
-def _collect(config: Config, views: Sequence[ViewSpec], train: ShardReader, heldout: ShardReader) -> Inputs:
     folder = str(train.folder.resolve())
     folders = ", ".join(str(part.folder.resolve()) for part in train.parts)
     collected: Inputs = {}

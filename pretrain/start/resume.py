@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from augment.spec.grammar import loads_models
-from pretrain.checkpoint import folder as checkpoint_folder
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import Choice, candidates, quarantine, step_of
+from pretrain.checkpoint.store import Choice, candidates, quarantine, step_of
 from pretrain.common.errors import UserError
 from pretrain.common.files import copy_tree, make_folder, replace_durably
 from pretrain.common.ranks import on_rank_zero
@@ -57,7 +56,7 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
     if requested == "never":
         on_rank_zero(lambda: _require_no_run(checkpoints))
     elif requested == "auto":
-        choice = store.resume_point(checkpoints)
+        choice = on_rank_zero(lambda: store.choose(checkpoints))
     else:
         choice = on_rank_zero(lambda: _named_checkpoint(Path(requested), checkpoints))
     if choice is not None:
@@ -73,7 +72,7 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
 
 
 def _require_no_run(checkpoints: Path) -> None:
-    if existing := [*candidates(checkpoints), *checkpoint_folder.quarantined_folders(checkpoints)]:
+    if existing := [*candidates(checkpoints), *store.quarantined_folders(checkpoints)]:
         raise UserError(
             f"{checkpoints.parent} already holds a run ({existing[0].name}): resume it with --resume auto, "
             "or name another folder with --run"
@@ -121,7 +120,7 @@ def _begin_branch(checkpoint: Path, state: dict[str, Any], folder: Path) -> None
 
 def _set_others_aside(choice: Choice, step: int, checkpoints: Path) -> None:
     """Rename the checkpoints that this resume passes over."""
-    passed: dict[Path, tuple[checkpoint_folder.Reason, str]] = {
+    passed: dict[Path, tuple[store.Reason, str]] = {
         path: ("damaged", f"it {problem}") for path, problem in choice.damaged
     }
     if _is_own(choice.path, checkpoints):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import track
 
-from pretrain.checkpoint.folder import CheckpointError, candidates, read_state
+from pretrain.checkpoint.store import CheckpointError, candidates, read_state
 from pretrain.commands.verify.replay import Replay
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import require_run

@@ -13,7 +13,7 @@ from run_helpers import command, curve, finish, records, start
 from safetensors.torch import save_file
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import QUARANTINED, choose
+from pretrain.checkpoint.store import QUARANTINED, choose
 
 
 def tree(folder: Path) -> dict[str, bytes]:

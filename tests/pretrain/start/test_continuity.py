@@ -14,7 +14,7 @@ from pretrain.config.recipe import describe, load_config
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.start.continuity import FREE, MAY_CHANGE, record_changes
-from pretrain.start.encoder import make_encoder
+from pretrain.start.encoder import starting_encoder
 from pretrain.step.faults import steadier_settings
 from pretrain.telemetry.monitors import Monitor
 
@@ -148,7 +148,7 @@ def test_a_size_that_is_given_as_none_is_not_given(tiny_data, tmp_path):
         )
 
     started = settings(intermediate_size="none")
-    make_encoder(started, tokenizer)
+    starting_encoder(started, tokenizer)
     assert started.model.intermediate_size == 40
     state = {"config": started.model_dump(mode="json"), "step": 100, "progress": {}}
     for now in (

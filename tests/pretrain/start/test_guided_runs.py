@@ -11,7 +11,7 @@ from test_bad_input import refused
 
 from augment.spec.resources import resource_hash
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import read_tensors
+from pretrain.checkpoint.store import read_tensors
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.model.encoder import build_encoder
 
