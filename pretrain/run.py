@@ -31,7 +31,7 @@ from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.model.precision import LossScale
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
-from pretrain.start.checkpoints import Checkpoints, keep_start, repair_best
+from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import as_begun, open_data, report_damage, require_different_views, require_signal
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
@@ -164,7 +164,7 @@ class TrainingRun:
         self.checkpoints = Checkpoints(config, self.engine, data.inputs, data.of_start)
         if self.checkpoint is not None:
             # while the model is as it starts
-            repair_best(self.folder, self.progress, self._save_start)
+            self.checkpoints.repair_best(self.progress)
             store.load(self.checkpoint, self.engine)  # verified when it was chosen
         self.ledger_message = verify_resumed_batch(
             config, data.train, self.spec, self.progress, self.checkpoint
@@ -181,7 +181,7 @@ class TrainingRun:
                 # the start is the best so far; and an evaluation that cannot run must not fail after a month
                 self._evaluate()
                 self.progress.rows = on_rank_zero(self.telemetry.sync)
-                keep_start(self.folder, self._save_start, self._keep_best)
+                self.checkpoints.keep_start(self.progress)
                 signal = self.evaluation.scores["view_signal"]
                 require_signal(self.config, self.objective, signal, self.telemetry.warn)
             # kick off the workers now: forked later, they would have the signal handlers of the run
@@ -332,7 +332,7 @@ class TrainingRun:
             progress.rows = on_rank_zero(self.telemetry.sync)
             path = self.checkpoints.save_progress(progress, wait=wait, say=self.telemetry.say)
             if is_best:
-                self._keep_best(path)
+                self.checkpoints.keep_best(path)
         self.telemetry.throughput.pause()
         return path
 
@@ -404,11 +404,3 @@ class TrainingRun:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.data.tokenizer.decode(tokens, skip_special_tokens=True)
-
-    def _save_start(self, folder: Path) -> Path:
-        """Save the untrained model."""
-        start = self.progress if self.progress.step == 0 else Progress()
-        return self.checkpoints.save_progress(start, folder, wait=True)
-
-    def _keep_best(self, checkpoint: Path) -> None:
-        on_rank_zero(lambda: export(checkpoint, self.folder / "best"))

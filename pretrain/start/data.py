@@ -33,7 +33,7 @@ from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import own_tokenizer
 from pretrain.objectives import SYSTEMS, WholeObjective, view_specs
 from pretrain.prepare.run import find_or_prepare
-from pretrain.start import inputs
+from pretrain.start import continuity
 from pretrain.start.encoder import adopt_interface
 from pretrain.step.heldout import Heldout
 from pretrain.step.progress import Progress
@@ -64,7 +64,7 @@ class Data:
     tokenizer: Any
     vocabulary: Vocabulary
     synonyms: SynonymTable | None
-    inputs: inputs.Inputs
+    inputs: continuity.Inputs
     interface: Interface | None = None
 
     @property
@@ -111,7 +111,7 @@ def open_data(config: Config) -> Data:
     synonyms = synonyms_for(specs, config.augment.synonyms, tokenizer, vocabulary)
     for spec in specs:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
-    hashes = on_rank_zero(lambda: inputs.collect(config, views, train, heldout))
+    hashes = on_rank_zero(lambda: continuity.collect(config, views, train, heldout))
     return Data(config, views, train, heldout, tokenizer, vocabulary, synonyms, hashes, interface)
 
 

@@ -23,7 +23,7 @@ from pretrain.data.ledger import chain
 from pretrain.data.ledger.hashes import sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.shards import ShardReader
-from pretrain.start import continuity, inputs
+from pretrain.start import continuity
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.faults import OverBudget, steadier_settings
 from pretrain.step.progress import Progress
@@ -38,7 +38,7 @@ def check_requested(config: Config) -> None:
         raise UserError(f"--resume {requested}: there is no such checkpoint; other values: auto, never")
 
 
-def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, dict[str, Any] | None]:
+def resume_from(config: Config, current: continuity.Inputs) -> tuple[Path | None, dict[str, Any] | None]:
     """Return the checkpoint to resume from and its state, or (None, None) for a new run. Collective.
 
     Also makes the run folder, and renames checkpoints that a later start must not take for this run's newest.
@@ -48,7 +48,7 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
 
     Raises:
         UserError: the folder holds a run and `checkpoint.resume` is never; or the inputs
-            (`pretrain.start.inputs`) or the recipe are not those of the checkpoint.
+            (`pretrain.start.continuity`) or the recipe are not those of the checkpoint.
     """
     folder, requested = config.run_folder, config.checkpoint.resume
     checkpoints = folder / "checkpoints"
@@ -79,10 +79,10 @@ def _require_no_run(checkpoints: Path) -> None:
         )
 
 
-def _state_of(source: Path, config: Config, current: inputs.Inputs) -> dict[str, Any]:
+def _state_of(source: Path, config: Config, current: continuity.Inputs) -> dict[str, Any]:
     """Return the state in a checkpoint, with what this start changes written into its progress."""
     state = store.read_state(source)
-    accepted = inputs.require_same(source, state["inputs"], current, config.checkpoint.accept)
+    accepted = continuity.require_same(source, state["inputs"], current, config.checkpoint.accept)
     continuity.record_changes(config, state, source)
     state["progress"]["changes"] += [{"step": state["step"], **change} for change in accepted]
     return state
@@ -189,14 +189,14 @@ def verify_resumed_batch(
     differ = next((kind for kind in kinds if made[kind] != recorded[kind]), None)
     if differ is None:
         return f"ledger     the batch of step {progress.step} is as recorded ({', '.join(kinds)})"
-    if inputs.BATCHES in inputs.accepted_names(config.checkpoint.accept):
+    if continuity.BATCHES in continuity.accepted_names(config.checkpoint.accept):
         before, now = (f"{differ} {sums[differ][:12]}" for sums in (recorded, made))
-        progress.changes.append({"step": progress.step, "key": inputs.BATCHES, "from": before, "to": now})
+        progress.changes.append({"step": progress.step, "key": continuity.BATCHES, "from": before, "to": now})
         return None
     raise UserError(
         f"{source}: the batch of step {progress.step}, made again, is not the one that the run recorded: its "
         f"{differ} have the hash {made[differ][:12]}, recorded is {recorded[differ][:12]}; {_WHY[differ]}. "
-        f"Or continue with the present batches, as another run: --checkpoint.accept {inputs.BATCHES}"
+        f"Or continue with the present batches, as another run: --checkpoint.accept {continuity.BATCHES}"
     )
 
 

@@ -24,8 +24,8 @@ from pretrain.export.folder import read_policy
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
+from pretrain.start.continuity import Inputs
 from pretrain.start.data import Data
-from pretrain.start.inputs import Inputs
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import LABELS, format_count, format_seconds

@@ -18,7 +18,7 @@ from pretrain.commands.sweep.runs import SweepRun
 from pretrain.common.errors import UserError
 from pretrain.telemetry.intervals import interval, paired_error, spearman_of_draws, unpaired_error
 
-_DECIDES_BATCHES = ("shards", "manifest", "tokenizer")  # of a run's inputs (`pretrain.start.inputs`)
+_DECIDES_BATCHES = ("shards", "manifest", "tokenizer")  # of a run's inputs (`pretrain.start.continuity`)
 
 Rows = dict[str, list[EvaluatedModel]]
 """Row -> its evaluated models, in the order of the row's `runs` in the table's content."""
