@@ -99,11 +99,11 @@ class Checkpoints(Saver):
 
     def keep_start(self, progress: Progress) -> None:
         """Export the untrained model to best/: until an evaluation is better, the start is the best."""
-        with self._of_start(progress) as checkpoint:
+        with self._checkpoint_of_start(progress) as checkpoint:
             self.keep_best(checkpoint)
 
     @contextmanager
-    def _of_start(self, progress: Progress) -> Iterator[Path]:
+    def _checkpoint_of_start(self, progress: Progress) -> Iterator[Path]:
         """Save the untrained model: what all ranks can write together at any ZeRO stage is a checkpoint.
 
         This one is no place to resume from, and is removed.
@@ -131,7 +131,7 @@ class Checkpoints(Saver):
             and progress.best_score is not None
             and on_rank_zero(lambda: _exported_step(folder)) != 0
         ):
-            with self._of_start(Progress()) as start:
+            with self._checkpoint_of_start(Progress()) as start:
                 on_rank_zero(lambda: _export_best(folder, progress, start))
             return
         source = folder / "checkpoints" / f"step-{step:08d}"

@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,14 +52,14 @@ class Tracking:
 class Tracker:
     """One tracker, for one run. It is opened, and works, in a thread of its own.
 
-    run: the library's own, None until it is open. last: metric -> the last step that the tracker has.
-    place: the folder of trackers' files.
+    run: the library's own, None until it is open. last: metric -> the last step that the tracker has; -1:
+    none. place: the folder of trackers' files.
     """
 
     def __init__(self, tracking: Tracking, run_folder: Path, continued: bool) -> None:
         """continued: the run resumes from a checkpoint; from step 0 on it is a new run to the tracker."""
         self.run: Any = None
-        self.last: dict[str, int] = {}
+        self.last: defaultdict[str, int] = defaultdict(lambda: -1)
         self.name, self.settings = tracking.run_name or run_folder.name, tracking.settings
         self.place, self._continued = run_folder / "trackers", continued
 
@@ -78,10 +79,6 @@ class Tracker:
         make_folder(self.place)
         replace_durably(path, f"{identity}\n".encode())
         return identity, False
-
-    def last_step(self, name: str) -> int:
-        """Return the last step whose value of the metric `name` the tracker has; -1: none."""
-        return self.last.get(name, -1)
 
     def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
         """Write metrics of a step. wall_time: seconds since 1970."""
@@ -140,10 +137,8 @@ class Wandb(Tracker):
             # the console is the run's own: its bar must not go through another program
             settings=wandb.Settings(silent=True, console="off", finish_timeout=CLOSE_SECONDS),
         )
-        self._first_step = self.run.step  # a server's next one; offline 0
-
-    def last_step(self, name: str) -> int:
-        return self._first_step - 1
+        last = self.run.step - 1  # a server's next one; offline 0
+        self.last = defaultdict(lambda: last)
 
     def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
         self.run.log({**values, "_timestamp": wall_time}, step=step)
@@ -249,7 +244,7 @@ class Feed(threading.Thread):
         values = {
             name: value
             for name, value in flatten({key: row[key] for key in row.keys() - {"step", "wall_time"}})
-            if math.isfinite(value) and step > self._tracker.last_step(name)
+            if math.isfinite(value) and step > self._tracker.last[name]
         }
         if values:
             self._tracker.write(step, row["wall_time"], values)
