@@ -186,20 +186,26 @@ def load_batch(
     ranks: int = 1,
 ) -> RankBatch:
     """Return a rank's batch of a step, from the Loader that training uses; any step costs the same."""
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
     require_negatives(reader, views)
+    # a checkpoint's own limit is in its configuration, which takes the model to read
+    longest = config.model.max_positions if config.model.init is None else None
+    spec = batch_spec(config, views, tokenizer, longest)
+    settings = replace(LoaderSettings.of(config), workers=0)
+    return next(iter(Loader(reader, spec, settings, Position(step, step + 1, rank, ranks))))
+
+
+def batch_spec(config: Config, views: Sequence[ViewSpec], tokenizer: Any, longest: int | None) -> BatchSpec:
+    """Return what a run makes of each sequence. longest: most tokens that its model takes; None: any."""
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
     augmentations = [view.augmentation for view in views]
-    spec = BatchSpec(
+    return BatchSpec(
         views,
         Masking.of(config.objective),
         vocabulary,
         synonyms_for(augmentations, config.augment.synonyms, tokenizer, vocabulary),
-        # a checkpoint's own limit is in its configuration, which takes the model to read
-        config.model.max_positions if config.model.init is None else None,
+        longest,
         prompt_tokens(tokenizer, config.data.prompts),
     )
-    settings = replace(LoaderSettings.of(config), workers=0)
-    return next(iter(Loader(reader, spec, settings, Position(step, step + 1, rank, ranks))))
 
 
 def find_data(config: Config, views: Sequence[ViewSpec]) -> None:

@@ -13,20 +13,17 @@ from typing import Any
 import numpy as np
 
 from augment.core.identity import sequence_identities
-from augment.core.vocabulary import Vocabulary
 from pretrain.cache.views import trains_on
 from pretrain.config.run import Config
-from pretrain.data.batch import BatchSpec, ViewSpec
+from pretrain.data.batch import ViewSpec
 from pretrain.data.damage import replay
 from pretrain.data.lanes import Lanes
 from pretrain.data.ledger.hashes import COLUMNS, sequence_words, sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position, lanes_of
-from pretrain.data.masking import Masking
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
-from pretrain.data.tokenizer import load_tokenizer, prompt_tokens
-from pretrain.data.worker import synonyms_for
+from pretrain.data.tokenizer import load_tokenizer
 from pretrain.objectives import view_specs
-from pretrain.start.data import open_train
+from pretrain.start.data import batch_spec, open_train
 
 _DRAWN_AT_ONCE = 1 << 20  # sequences
 
@@ -100,16 +97,7 @@ class Replay:
             DamagedShard: a chunk cannot be read now.
         """
         tokenizer = load_tokenizer(self.config.data_folder / "tokenizer")
-        vocabulary = Vocabulary.from_tokenizer(tokenizer)
-        specs = [view.augmentation for view in self.views]
-        spec = BatchSpec(
-            self.views,
-            Masking.of(self.config.objective),
-            vocabulary,
-            synonyms_for(specs, self.config.augment.synonyms, tokenizer, vocabulary),
-            self.config.model.max_positions,
-            prompt_tokens(tokenizer, self.config.data.prompts),
-        )
+        spec = batch_spec(self.config, self.views, tokenizer, self.config.model.max_positions)
         settings = replace(self.settings, workers=workers, damaged="refuse")
         position = Position(first, stop, recorded=self.substitutions, replaying=True, jumps=self.jumped)
         for batch in Loader(self.reader, spec, settings, position):
