@@ -100,7 +100,7 @@ class EngineState:
             key: a name of `moment_keys`; None: the parameter itself, in master precision.
         """
         holder = parameter if key is None else self.inner.state[self.holders[id(parameter)]][key]
-        return Part(holder.detach().view(-1), 0)
+        return Part(holder.detach().reshape(-1), 0)
 
     def scalars(self, parameter: nn.Parameter) -> dict[str, float | int]:
         """Return the optimizer's numbers for a parameter: {"step": 12} for Adam; {} before the first step."""
@@ -164,7 +164,10 @@ class EngineState:
         Args:
             values: the elements that are `wanted`, one-dimensional, on the CPU.
         """
-        if (part := self.part(parameter, key)) is not None:
+        if self.is_whole(parameter):
+            holder = parameter.data if key is None else self.inner.state[self.holders[id(parameter)]][key]
+            holder.copy_(values.reshape(holder.shape))  # which need not be contiguous
+        elif (part := self.part(parameter, key)) is not None:
             part.values.copy_(values)
 
     def set_scalars(self, saved: dict[int, dict[str, float | int]]) -> None:

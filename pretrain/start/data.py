@@ -284,13 +284,8 @@ def check_parts(reader: ShardReader, damaged: str) -> None:
                     way = "or train without what cannot be read: --data.damaged skip"
                     raise UserError(f"{error}; {way}") from None
                 _warn(f"{error}. data.damaged is skip: chunks that cannot be read are replaced")
-        warn_if_outdated(part)
-
-
-def warn_if_outdated(reader: ShardReader) -> None:
-    """Print a warning where an earlier version of the program prepared the data."""
-    if warning := outdated(reader.folder, reader.manifest):
-        _warn(warning)
+        if warning := outdated(part.folder, part.manifest):
+            _warn(warning)
 
 
 def _warn(text: str) -> None:

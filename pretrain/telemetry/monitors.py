@@ -140,8 +140,8 @@ def _share(name: str) -> Check:
         (name,),
         lambda share: share < LEAST_SHARE,
         f"the loss {loss} has {{0:.2g}} of the contrastive loss's gradient on the sentence vectors (below "
-        f"{LEAST_SHARE:g}): it does not train the encoder. Raise its weight; with objective.vascl.reading code "
-        "VaSCL's neighbourhood loss trains its head alone.",
+        f"{LEAST_SHARE:g}): it does not train the encoder. Raise its weight (in objective.vascl.reading code "
+        "VaSCL's neighbourhood loss trains its head alone).",
     )
 
 
