@@ -136,6 +136,7 @@ class Gone(Tracker):
     """A tracker whose network goes away, or hangs, after three rows."""
 
     def __init__(self, hangs: bool) -> None:
+        super().__init__(trackers.Tracking(), Path(), continued=False)
         self.hangs, self.rows = hangs, 0
 
     def open(self) -> None:
