@@ -31,16 +31,14 @@ from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.model.precision import LossScale
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
-from pretrain.start.checkpoints import Checkpoints, keep_start, repair_best
-from pretrain.start.data import as_begun, open_data, report_damage
+from pretrain.start.checkpoints import Checkpoints
+from pretrain.start.data import as_begun, open_data, report_damage, require_different_views, require_signal
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
-from pretrain.start.inputs import as_comments
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
-from pretrain.start.views import measure_lengths, require_different_views, require_signal
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.graphs import Graphs
@@ -53,6 +51,7 @@ from pretrain.step_log import StepLog, is_due
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.telemetry.throughput import Throughput
 from pretrain.telemetry.trackers import Tracking, require_trackers
 from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder
@@ -165,8 +164,8 @@ class TrainingRun:
         self.checkpoints = Checkpoints(config, self.engine, data.inputs, data.of_start)
         if self.checkpoint is not None:
             # while the model is as it starts
-            repair_best(self.folder, self.progress, self._save_start)
-            store.load(self.checkpoint, self.engine, verify=False)  # verified when it was chosen
+            self.checkpoints.repair_best(self.progress)
+            store.load(self.checkpoint, self.engine)  # verified when it was chosen
         self.ledger_message = verify_resumed_batch(
             config, data.train, self.spec, self.progress, self.checkpoint
         )
@@ -182,7 +181,7 @@ class TrainingRun:
                 # the start is the best so far; and an evaluation that cannot run must not fail after a month
                 self._evaluate()
                 self.progress.rows = on_rank_zero(self.telemetry.sync)
-                keep_start(self.folder, self._save_start, self._keep_best)
+                self.checkpoints.keep_start(self.progress)
                 signal = self.evaluation.scores["view_signal"]
                 require_signal(self.config, self.objective, signal, self.telemetry.warn)
             # kick off the workers now: forked later, they would have the signal handlers of the run
@@ -233,7 +232,6 @@ class TrainingRun:
             self.telemetry,
             self.faults,
             self.stragglers,
-            self.clock,
             self.scale,
             self.engine.module.objective,
             self.extra_metrics,
@@ -334,7 +332,7 @@ class TrainingRun:
             progress.rows = on_rank_zero(self.telemetry.sync)
             path = self.checkpoints.save_progress(progress, wait=wait, say=self.telemetry.say)
             if is_best:
-                self._keep_best(path)
+                self.checkpoints.keep_best(path)
         self.telemetry.throughput.pause()
         return path
 
@@ -374,8 +372,7 @@ class TrainingRun:
             self.rank,
             self.progress.step,
             self.progress.rows,
-            self.flops,
-            sequences_before=self.config.batch_sizes.before,
+            Throughput(work=self.config.batch_sizes.before, flops=self.flops),
             tracking=Tracking(
                 self.config.track or (),
                 self.config.name,
@@ -386,18 +383,15 @@ class TrainingRun:
     def _record_what_runs(self) -> None:
         """Write and print what is about to run."""
         config, data, progress, telemetry = self.config, self.data, self.progress, self.telemetry
-        recipe = (to_yaml(config) + as_comments(data.inputs)).encode()
+        recipe = to_yaml(config).encode()
         on_rank_zero(lambda: replace_durably(self.folder / "config.yaml", recipe))
         telemetry.log(progress.step, {"config_sha256": hashlib.sha256(recipe).hexdigest()})
         if self.default_recipe is not None:
             telemetry.say(f"no --config given: using {self.default_recipe}")
-        longest, resumed = self.encoder.max_positions, ""
+        resumed = ""
         if self.checkpoint is not None:
             resumed = f", resumed from {self.checkpoint} at step {progress.step}"
-        self.lengths = on_rank_zero(lambda: measure_lengths(data, longest, progress.substitutions))
-        for line in summary.lines_of_run(
-            config, data, self.engine.module, self.lengths, self.threads, resumed
-        ):
+        for line in summary.lines_of_run(config, data, self.engine.module, self.threads, resumed):
             telemetry.say(line)
         if self.ledger_message is not None:
             telemetry.say(self.ledger_message)
@@ -406,16 +400,7 @@ class TrainingRun:
 
     def extra_metrics(self, step: int) -> dict[str, Any]:
         """Return what a row of metrics holds besides the steps' own numbers, after `step` steps."""
-        sequences = self.config.batch_sizes.at_step(step - 1)
-        return summary.length_only(self.objective, self.lengths, sequences) | self.loader.counts(step)
+        return self.loader.counts(step)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.data.tokenizer.decode(tokens, skip_special_tokens=True)
-
-    def _save_start(self, folder: Path) -> Path:
-        """Save the untrained model."""
-        start = self.progress if self.progress.step == 0 else Progress()
-        return self.checkpoints.save_progress(start, folder, wait=True)
-
-    def _keep_best(self, checkpoint: Path) -> None:
-        on_rank_zero(lambda: export(checkpoint, self.folder / "best"))

@@ -20,11 +20,9 @@ from pretrain.step.progress import Progress
 from pretrain.step.whole_batch import StepResult
 from pretrain.telemetry.monitors import Monitor
 from pretrain.telemetry.run import Telemetry
-from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.watch.stragglers import Stragglers
 
 _LOSS, _MEASURE = "loss ", "measure "  # what the names of these numbers of a step begin with
-
 
 MLM = "mlm"  # the loss that is a mean over masked tokens
 GROUPS = ("loss", "measures", "norm", "counts")
@@ -138,14 +136,13 @@ class StepLog:
         telemetry: Telemetry,
         faults: Faults,
         stragglers: Stragglers,
-        clock: Stopwatch,
         scale: LossScale | None,
         objective: WholeObjective,
         extra_metrics: Callable[[int], Mapping[str, Any]],
     ) -> None:
         """extra_metrics: number of steps done -> what a row of metrics holds besides."""
         self.config, self.progress, self.telemetry = config, progress, telemetry
-        self.faults, self.stragglers, self.clock, self.scale = faults, stragglers, clock, scale
+        self.faults, self.stragglers, self.scale = faults, stragglers, scale
         self.objective, self.extra_metrics, self.sizes = objective, extra_metrics, config.batch_sizes
         self.window = Window(progress.window)
         self.monitor = Monitor(
@@ -187,7 +184,7 @@ class StepLog:
         result.views = None  # the next step needs the memory
         row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
         if ends_row:
-            row |= {"seconds": progress.seconds, "time": self.clock.shares()}
+            row |= {"seconds": progress.seconds, "time": self.stragglers.clock.shares()}
             row |= self.extra_metrics(progress.step)
             row["ledger"] = chain.of_row(progress.ledger)
             slowest, warning = self.stragglers.end_row(result.busy)
@@ -222,7 +219,7 @@ class StepLog:
             self.telemetry.warn(describe_substitution(row))
         if sound:
             self.window.add(losses, norm, measures, result.masked_tokens, result.micro_batches)
-        alarms = self.monitor.alarms_of_step(step.number, losses, norm) if applied else []
+        alarms = [self.monitor.alarm_of_step(step.number, norm) if applied else None]
         if step.ends_row and self.window.steps:
             metrics = self.window.close() | step.row
             metrics["skipped_steps"] = self.progress.skipped_steps
@@ -230,7 +227,7 @@ class StepLog:
             risen = weights(step.number - 1) == weights(steps - 1)  # all losses have their full weight
             alarms += self.monitor.alarms_of_row(step.number, metrics["loss"], metrics, risen)
             self.telemetry.log(step.number, metrics)
-        for alarm in alarms:
+        for alarm in filter(None, alarms):
             self.telemetry.warn(alarm)
 
 

@@ -12,14 +12,11 @@ A flat slice has one step count, a list of parameters has one each. They agree u
 gradient at some steps (ZeRO 0 skips those, a flat slice steps them with gradient zero).
 """
 
-import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-
-logger = logging.getLogger(__name__)
 
 
 def parameter_shape(parameter: nn.Parameter) -> tuple[int, ...]:
@@ -40,17 +37,16 @@ class Part(NamedTuple):
 class EngineState:
     """Read and write an engine's tensors at ZeRO 0 (or without ZeRO); base of the other stages."""
 
+    flat = False  # whether the state is keyed by slices in which parameters lie one after another
+
     def __init__(self, engine) -> None:
         self.engine = engine
         self.module: nn.Module = engine.module
-        self.inner: torch.optim.Optimizer = self._inner_optimizer()
+        self.inner: torch.optim.Optimizer = engine.optimizer.optimizer if self.flat else engine.optimizer
         self.holders: dict[int, Tensor] = {}  # id(parameter) -> the tensor that keys its optimizer state
         self._find_holders()
 
     # -- where things are --------------------------------------------------------
-
-    def _inner_optimizer(self) -> torch.optim.Optimizer:
-        return self.engine.optimizer
 
     def _find_holders(self) -> None:
         for group in self.inner.param_groups:
@@ -152,15 +148,15 @@ class EngineState:
                     state[key] = type(value)(0)
             for key in keys - set(state):
                 state[key] = torch.zeros_like(holder.data)
-            if not keys:
-                self._forget(holder)
-
-    def _forget(self, holder: Tensor) -> None:
-        self.inner.state.pop(holder, None)
+            if (
+                not keys and not self.flat
+            ):  # parameters hold views of a slice's; zeros at step 0 are a fresh state
+                self.inner.state.pop(holder, None)
 
     def wanted(self, parameter: nn.Parameter, key: str | None) -> slice:
         """Return the elements of a flattened parameter or moment that this rank must be given by `set`."""
-        return slice(0, parameter.numel())
+        part = self.part(parameter, key)
+        return slice(0, 0) if part is None else slice(part.start, part.start + part.values.numel())
 
     def set(self, parameter: nn.Parameter, key: str | None, values: Tensor) -> None:
         """Overwrite what this rank holds of a parameter (key: None) or of its moment `key`.
@@ -168,11 +164,17 @@ class EngineState:
         Args:
             values: the elements that are `wanted`, one-dimensional, on the CPU.
         """
-        holder = parameter.data if key is None else self.inner.state[self.holders[id(parameter)]][key]
-        holder.copy_(values.reshape(holder.shape))
+        if self.is_whole(parameter):
+            holder = parameter.data if key is None else self.inner.state[self.holders[id(parameter)]][key]
+            holder.copy_(values.reshape(holder.shape))  # which need not be contiguous
+        elif (part := self.part(parameter, key)) is not None:
+            part.values.copy_(values)
 
     def set_scalars(self, saved: dict[int, dict[str, float | int]]) -> None:
-        """Restore the numbers of all parameters: id(parameter) -> {"step": 12}."""
+        """Restore the numbers of all parameters: id(parameter) -> {"step": 12}.
+
+        A flat slice gets the largest of its parameters': at ZeRO 0 some had no gradient at some steps.
+        """
         merged: dict[int, tuple[Tensor, dict[str, float | int]]] = {}
         for identity, numbers in saved.items():
             holder = self.holders.get(identity)
@@ -180,9 +182,6 @@ class EngineState:
                 continue
             _, counts = merged.setdefault(id(holder), (holder, {}))
             for key, number in numbers.items():
-                if counts.get(key, number) != number:  # at ZeRO 0 some had no gradient at some steps
-                    what = "parameters of one flat partition have %s counts %s and %s: the larger is used"
-                    logger.warning(what, key, counts[key], number)
                 counts[key] = max(number, counts.get(key, number))
         for holder, numbers in merged.values():
             for key, number in numbers.items():
@@ -212,20 +211,17 @@ class EngineState:
 
 
 class FlatPartitionState(EngineState):
-    """ZeRO 1 and 2 (and DeepSpeed's BF16 optimizer, which is laid out like ZeRO 1)."""
+    """ZeRO 1 and 2."""
 
-    def _inner_optimizer(self) -> torch.optim.Optimizer:
-        return self.engine.optimizer.optimizer
+    flat = True
 
     def _find_holders(self) -> None:
         zero = self.engine.optimizer
-        if hasattr(zero, "bit16_groups"):
-            groups, partitions = zero.bit16_groups, zero.single_partition_of_fp32_groups
-        else:
-            groups, partitions = zero.bf16_groups, zero.fp32_groups_flat_partition
-        for parameters, partition in zip(groups, partitions, strict=True):
-            for parameter in parameters:
-                self.holders[id(parameter)] = partition
+        self._take_groups(zero.bit16_groups, zero.single_partition_of_fp32_groups)
+
+    def _take_groups(self, groups: list[list[nn.Parameter]], slices: list[Tensor]) -> None:
+        for parameters, holder in zip(groups, slices, strict=True):
+            self.holders |= {id(parameter): holder for parameter in parameters}
 
     def is_whole(self, parameter: nn.Parameter) -> bool:
         return id(parameter) not in self.holders  # frozen
@@ -246,36 +242,17 @@ class FlatPartitionState(EngineState):
         source = holder if key is None else self.inner.state[holder][key]
         return Part(source.detach().narrow(0, ours.start, ours.numel), whole.start)
 
-    def _forget(self, holder: Tensor) -> None:
-        """Keep the zeroed tensors: parameters hold views of them, and zeros at step 0 are a fresh state."""
-
-    def wanted(self, parameter: nn.Parameter, key: str | None) -> slice:
-        if self.is_whole(parameter):
-            return super().wanted(parameter, key)
-        return _range_of(self.part(parameter, key))
-
-    def set(self, parameter: nn.Parameter, key: str | None, values: Tensor) -> None:
-        if self.is_whole(parameter):
-            super().set(parameter, key, values)
-        elif (part := self.part(parameter, key)) is not None:
-            part.values.copy_(values)
-
     def finish(self) -> None:
         self.engine.optimizer.update_lp_params()
 
 
-class Stage3State(EngineState):
+class Stage3State(FlatPartitionState):
     """ZeRO 3: the parameters are partitioned as well."""
-
-    def _inner_optimizer(self) -> torch.optim.Optimizer:
-        return self.engine.optimizer.optimizer
 
     def _find_holders(self) -> None:
         zero = self.engine.optimizer
         assert not getattr(zero, "swap_optimizer", False)  # `deepspeed_config` refuses offloading
-        for parameters, partition in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
-            for parameter in parameters:
-                self.holders[id(parameter)] = partition
+        self._take_groups(zero.fp16_groups, zero.fp32_partitioned_groups_flat)
 
     def is_whole(self, parameter: nn.Parameter) -> bool:
         return False
@@ -299,12 +276,6 @@ class Stage3State(EngineState):
         tensor = holder if key is None else self.inner.state[holder][key]
         return count * rank, tensor.data.narrow(0, offset, count)
 
-    def _forget(self, holder: Tensor) -> None:
-        """Keep the zeroed tensors: zeros at step 0 are a fresh state."""
-
-    def wanted(self, parameter: nn.Parameter, key: str | None) -> slice:
-        return _range_of(self.part(parameter, key))
-
     def set(self, parameter: nn.Parameter, key: str | None, values: Tensor) -> None:
         slot = self._slot(parameter, key)[1]
         slot[: values.numel()].copy_(values)
@@ -318,19 +289,13 @@ class Stage3State(EngineState):
         zero.checkpoint_event_epilogue()  # gather again the small ones that are kept whole
 
 
-def _range_of(part: Part | None) -> slice:
-    return slice(0, 0) if part is None else slice(part.start, part.start + part.values.numel())
-
-
 def engine_state(engine) -> EngineState:
     """Return the class above that fits the engine's ZeRO stage."""
     optimizer = engine.optimizer
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):
         return Stage3State(engine)
-    if hasattr(optimizer, "single_partition_of_fp32_groups") or hasattr(
-        optimizer, "fp32_groups_flat_partition"
-    ):
+    if hasattr(optimizer, "single_partition_of_fp32_groups"):
         return FlatPartitionState(engine)
     # `deepspeed_config` refuses the sections `fp16` and `bf16`, whose master weights lie elsewhere
-    assert isinstance(optimizer, torch.optim.Optimizer) and not hasattr(optimizer, "fp32_groups_flat")
+    assert isinstance(optimizer, torch.optim.Optimizer)
     return EngineState(engine)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 from augment.core.pretrained import pretrained, quiet_transformers
-from pretrain.checkpoint.folder import (
+from pretrain.checkpoint.store import (
     STEP_FOLDER,
     CheckpointError,
     candidates,

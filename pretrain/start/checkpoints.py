@@ -11,16 +11,16 @@ from typing import Any
 import torch.distributed as dist
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import Reason, quarantine
 from pretrain.checkpoint.folder_writer import Retention
 from pretrain.checkpoint.saver import Saver
+from pretrain.checkpoint.store import Reason, quarantine
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, recover
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.export.folder import export, is_export, read_policy
 from pretrain.export.sums import changed_files
-from pretrain.start.inputs import Inputs
+from pretrain.start.continuity import Inputs
 from pretrain.step.progress import Progress
 
 
@@ -91,52 +91,52 @@ class Checkpoints(Saver):
             say("checkpoints are written while training waits: memory has no room for a copy of the model")
         return folder
 
+    # -- best/ ----------------------------------------------------------------
 
-# -- best/ ----------------------------------------------------------------
+    def keep_best(self, checkpoint: Path) -> None:
+        """Export a checkpoint to best/."""
+        on_rank_zero(lambda: export(checkpoint, self.config.run_folder / "best"))
 
+    def keep_start(self, progress: Progress) -> None:
+        """Export the untrained model to best/: until an evaluation is better, the start is the best."""
+        with self._checkpoint_of_start(progress) as checkpoint:
+            self.keep_best(checkpoint)
 
-def keep_start(folder: Path, save: Callable[[Path], Path], keep_best: Callable[[Path], None]) -> None:
-    """Export the untrained model to best/: until an evaluation is better, the start is the best. Collective.
+    @contextmanager
+    def _checkpoint_of_start(self, progress: Progress) -> Iterator[Path]:
+        """Save the untrained model: what all ranks can write together at any ZeRO stage is a checkpoint.
 
-    A checkpoint is what all ranks can write together at any ZeRO stage. This one is no place to resume from,
-    and is removed.
-    """
-    with _checkpoint_of_start(folder, save) as checkpoint:
-        keep_best(checkpoint)
+        This one is no place to resume from, and is removed.
+        """
+        temporary = self.config.run_folder / ".start"
+        on_rank_zero(lambda: discard(temporary))
+        yield self.save_progress(progress, temporary / "checkpoints", wait=True)
+        on_rank_zero(lambda: discard(temporary))
 
+    def repair_best(self, progress: Progress) -> None:
+        """Make best/ the export of the best step that a resumed run records, before a checkpoint is loaded.
 
-@contextmanager
-def _checkpoint_of_start(folder: Path, save: Callable[[Path], Path]) -> Iterator[Path]:
-    temporary = folder / ".start"
-    on_rank_zero(lambda: discard(temporary))
-    yield save(temporary / "checkpoints")
-    on_rank_zero(lambda: discard(temporary))
+        It is another one where a kill came between a checkpoint and its export, where its files were damaged,
+        and where it belongs to steps that this resume discards. Step 0 has no checkpoint, and is made again.
+        Without a checkpoint of another best step there is nothing to export again: best/ is set aside, and
+        the next evaluation is the best.
 
-
-def repair_best(folder: Path, progress: Progress, save_start: Callable[[Path], Path]) -> None:
-    """Make best/ the export of the best step that a resumed run records. Collective.
-
-    It is another one where a kill came between a checkpoint and its export, where its files were damaged, and
-    where it belongs to steps that this resume discards. Step 0 has no checkpoint, and is made again. Without
-    a checkpoint of another best step there is nothing to export again: best/ is set aside, and the next
-    evaluation is the best.
-
-    Args:
-        save_start: as `keep_start` takes it, of the untrained model: call this before the checkpoint is
-            loaded.
-
-    Raises:
-        UserError: that checkpoint cannot be read now, or best/ cannot be written.
-    """
-    on_rank_zero(lambda: recover(folder / "best"))
-    step = progress.best_step
-    if step == 0 and progress.best_score is not None and on_rank_zero(lambda: _exported_step(folder)) != 0:
-        with _checkpoint_of_start(folder, save_start) as start:
-            on_rank_zero(lambda: _export_best(folder, progress, start))
-        return
-    source = folder / "checkpoints" / f"step-{step:08d}"
-    if not on_rank_zero(lambda: _export_best(folder, progress, source)):
-        progress.best_score = None
+        Raises:
+            UserError: that checkpoint cannot be read now, or best/ cannot be written.
+        """
+        folder, step = self.config.run_folder, progress.best_step
+        on_rank_zero(lambda: recover(folder / "best"))
+        if (
+            step == 0
+            and progress.best_score is not None
+            and on_rank_zero(lambda: _exported_step(folder)) != 0
+        ):
+            with self._checkpoint_of_start(Progress()) as start:
+                on_rank_zero(lambda: _export_best(folder, progress, start))
+            return
+        source = folder / "checkpoints" / f"step-{step:08d}"
+        if not on_rank_zero(lambda: _export_best(folder, progress, source)):
+            progress.best_score = None
 
 
 def _exported_step(folder: Path) -> int | None:

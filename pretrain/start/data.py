@@ -1,7 +1,7 @@
 """The data of a run: found or prepared, checked, and opened."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ import torch.distributed as dist
 
 from augment.core.errors import nearest_name
 from augment.core.vocabulary import Vocabulary
-from augment.spec.grammar import writes_del
+from augment.spec.grammar import parse, writes_del
 from augment.tokens.synonyms import SynonymTable
 from pretrain.cache import views as cached_views
 from pretrain.cache.resources import require_resources
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.data import DataConfig
+from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, column_of, number_of_labels
 from pretrain.data.damage import describe_record
@@ -30,13 +31,15 @@ from pretrain.data.worker import build_for, synonyms_for
 from pretrain.export.folder import interface_of
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import own_tokenizer
-from pretrain.objectives import view_specs
+from pretrain.objectives import SYSTEMS, WholeObjective, view_specs
 from pretrain.prepare.run import find_or_prepare
-from pretrain.start import inputs
+from pretrain.start import continuity
 from pretrain.start.encoder import adopt_interface
 from pretrain.step.heldout import Heldout
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
+
+DROWNED = 0.05  # least `signal_to_noise` at which a sentence loss learns; from 0.11 it did, by short excerpts
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Data:
     tokenizer: Any
     vocabulary: Vocabulary
     synonyms: SynonymTable | None
-    inputs: inputs.Inputs
+    inputs: continuity.Inputs
     interface: Interface | None = None
 
     @property
@@ -108,7 +111,7 @@ def open_data(config: Config) -> Data:
     synonyms = synonyms_for(specs, config.augment.synonyms, tokenizer, vocabulary)
     for spec in specs:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
-    hashes = inputs.collect(config, views, train, heldout)
+    hashes = on_rank_zero(lambda: continuity.collect(config, views, train, heldout))
     return Data(config, views, train, heldout, tokenizer, vocabulary, synonyms, hashes, interface)
 
 
@@ -280,13 +283,8 @@ def check_parts(reader: ShardReader, damaged: str) -> None:
                 way = "or train without what cannot be read: --data.damaged skip"
                 raise UserError(f"{error}; {way}") from None
             _warn(f"{error}. data.damaged is skip: chunks that cannot be read are replaced")
-        warn_if_outdated(part)
-
-
-def warn_if_outdated(reader: ShardReader) -> None:
-    """Print a warning where an earlier version of the program prepared the data."""
-    if warning := outdated(reader.folder, reader.manifest):
-        _warn(warning)
+        if warning := outdated(part.folder, part.manifest):
+            _warn(warning)
 
 
 def _warn(text: str) -> None:
@@ -309,3 +307,60 @@ def report_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: T
         progress.heldout_left_out.append(row | {"step": progress.step})
     if heldout.left_out and progress.best_by != "stsb-dev":
         progress.best_score = None
+
+
+# -- whether the views can teach anything ------------------------------------------------
+
+
+def require_signal(
+    config: Config, objective: WholeObjective, signal: float, warn: Callable[[str], None]
+) -> None:
+    """Warn before the first step that the sentence loss will not learn, or refuse to go on.
+
+    Args:
+        signal: `view_signal` of the start (`pretrain.step.heldout`).
+
+    Raises:
+        UserError: it will not, and `train.faults.dead_loss` is stop.
+    """
+    if signal >= DROWNED or not objective.needs_views(config.train.steps - 1):
+        return
+    model, remedy = config.model, "views that differ less (--augment.excerpt, --aug)"
+    if config.objective.view_dropout and (model.dropout or model.attention_dropout):
+        remedy = "--objective.view_dropout false (masked language modelling keeps dropout), or " + remedy
+    if model.pooling == "cls":
+        remedy = "--model.pooling mean, or " + remedy
+    message = (
+        f"this setting will not learn the sentence loss: two views of a sequence differ more than two "
+        f"sequences do (signal to noise {signal:.3f}, pooling {model.pooling}). Give {remedy}"
+    )
+    if config.train.faults.dead_loss == "stop":
+        raise UserError(message)
+    warn(message)
+
+
+def require_different_views(config: Config, data: Data, objective: WholeObjective, spec: BatchSpec) -> None:
+    """Refuse views of the same tokens that are embedded without dropout.
+
+    Their vectors are equal, and a contrastive loss can only push sentences apart. Objectives of the user's
+    own may draw a difference themselves.
+    """
+    if config.objective.view_dropout and (config.model.dropout or config.model.attention_dropout):
+        return
+    views = {view.role: view for view in data.views}
+
+    def text_of(role: str) -> tuple[str, bytes]:
+        column, prompt = views[role].column, spec.prompts.get(role)
+        return column if column in data.train.columns else "text", b"" if prompt is None else prompt.tobytes()
+
+    for name in filter(SYSTEMS.__contains__, objective.terms):
+        section, roles = ObjectiveConfig.section(name), objective.terms[name].compared
+        augmented = not all(parse(views[role].augmentation).is_identity for role in roles)
+        if augmented or len(set(map(text_of, roles))) > 1 or not getattr(config.objective, section).weight:
+            continue
+        specs = ", ".join(dict.fromkeys(f"{role} {config.augment.of_role(role)}" for role in roles))
+        raise UserError(
+            f"the objective {name} compares views of a sentence that are the same tokens (augment: {specs}), "
+            "and no dropout tells them apart. Set an augmentation (--aug del-span,reorder) or dropout "
+            "(--model.dropout 0.1, objective.view_dropout), or train on data with a column `positive`"
+        )

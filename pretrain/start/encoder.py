@@ -59,19 +59,12 @@ def adopt_interface(config: Config) -> Interface | None:
 
 
 def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
-    """Build the encoder as a run of this configuration starts with it; its seed decides the weights.
-
-    As `make_encoder`, which draws from torch's generator. That is left as the encoder's weights leave it.
-    """
-    torch.manual_seed(config.train.seed)
-    return make_encoder(config, tokenizer)
-
-
-def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     """Build the encoder that `model:` describes: from a checkpoint where `model.init` names one, else random.
 
-    With a checkpoint, `config.model` afterwards holds the sizes and dropouts of the model that was built.
+    With a checkpoint, `config.model` afterwards holds the sizes and dropouts of the model that was built. The
+    run's seed decides random weights; torch's generator is left as these leave it.
     """
+    torch.manual_seed(config.train.seed)
     model = config.model
     if model.init is not None:
         given = {key: getattr(model, key) for key in (*SIZES, *DROPOUTS) if key in model.model_fields_set}

@@ -11,25 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-import torch.distributed as dist
-
-from augment.core.errors import AugmentationError
 from augment.spec.grammar import loads_models
-from pretrain.checkpoint import folder as checkpoint_folder
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import Choice, candidates, quarantine, step_of
-from pretrain.common.error_output import mark_printed, print_before_sending
+from pretrain.checkpoint.store import Choice, candidates, quarantine, step_of
 from pretrain.common.errors import UserError
 from pretrain.common.files import copy_tree, make_folder, replace_durably
-from pretrain.common.ranks import gathered, host_group, on_rank_zero
+from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec
 from pretrain.data.ledger import chain
-from pretrain.data.ledger.hashes import COLUMNS, sum_words
+from pretrain.data.ledger.hashes import sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.shards import ShardReader
-from pretrain.start import continuity, inputs
+from pretrain.start import continuity
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.faults import OverBudget, steadier_settings
 from pretrain.step.progress import Progress
@@ -44,7 +38,7 @@ def check_requested(config: Config) -> None:
         raise UserError(f"--resume {requested}: there is no such checkpoint; other values: auto, never")
 
 
-def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, dict[str, Any] | None]:
+def resume_from(config: Config, current: continuity.Inputs) -> tuple[Path | None, dict[str, Any] | None]:
     """Return the checkpoint to resume from and its state, or (None, None) for a new run. Collective.
 
     Also makes the run folder, and renames checkpoints that a later start must not take for this run's newest.
@@ -54,7 +48,7 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
 
     Raises:
         UserError: the folder holds a run and `checkpoint.resume` is never; or the inputs
-            (`pretrain.start.inputs`) or the recipe are not those of the checkpoint.
+            (`pretrain.start.continuity`) or the recipe are not those of the checkpoint.
     """
     folder, requested = config.run_folder, config.checkpoint.resume
     checkpoints = folder / "checkpoints"
@@ -62,7 +56,7 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
     if requested == "never":
         on_rank_zero(lambda: _require_no_run(checkpoints))
     elif requested == "auto":
-        choice = store.resume_point(checkpoints)
+        choice = on_rank_zero(lambda: store.choose(checkpoints))
     else:
         choice = on_rank_zero(lambda: _named_checkpoint(Path(requested), checkpoints))
     if choice is not None:
@@ -78,17 +72,17 @@ def resume_from(config: Config, current: inputs.Inputs) -> tuple[Path | None, di
 
 
 def _require_no_run(checkpoints: Path) -> None:
-    if existing := [*candidates(checkpoints), *checkpoint_folder.quarantined_folders(checkpoints)]:
+    if existing := [*candidates(checkpoints), *store.quarantined_folders(checkpoints)]:
         raise UserError(
             f"{checkpoints.parent} already holds a run ({existing[0].name}): resume it with --resume auto, "
             "or name another folder with --run"
         )
 
 
-def _state_of(source: Path, config: Config, current: inputs.Inputs) -> dict[str, Any]:
+def _state_of(source: Path, config: Config, current: continuity.Inputs) -> dict[str, Any]:
     """Return the state in a checkpoint, with what this start changes written into its progress."""
     state = store.read_state(source)
-    accepted = inputs.require_same(source, state["inputs"], current, config.checkpoint.accept)
+    accepted = continuity.require_same(source, state["inputs"], current, config.checkpoint.accept)
     continuity.record_changes(config, state, source)
     state["progress"]["changes"] += [{"step": state["step"], **change} for change in accepted]
     return state
@@ -126,7 +120,7 @@ def _begin_branch(checkpoint: Path, state: dict[str, Any], folder: Path) -> None
 
 def _set_others_aside(choice: Choice, step: int, checkpoints: Path) -> None:
     """Rename the checkpoints that this resume passes over."""
-    passed: dict[Path, tuple[checkpoint_folder.Reason, str]] = {
+    passed: dict[Path, tuple[store.Reason, str]] = {
         path: ("damaged", f"it {problem}") for path, problem in choice.damaged
     }
     if _is_own(choice.path, checkpoints):
@@ -184,58 +178,39 @@ def verify_resumed_batch(
     recorded = progress.ledger["last"]
     if not recorded:  # no step since it began
         return None
-    made, damaged = _make_again(config, reader, spec, progress)
-    if damaged:
-        return "ledger     a chunk of the last batch is damaged since: it cannot be compared with the record"
     # a model's views depend on the machine; and other inputs may have been accepted just now
     free = any(c["step"] == progress.step and c["key"].startswith("input ") for c in progress.changes)
     free = free or any(loads_models(view.augmentation) for view in spec.views)
     kinds = ["sequences"] if free else list(chain.KINDS)
+    remade = replace(spec, views=[]) if free else spec
+    made = on_rank_zero(lambda: _make_again(config, reader, remade, progress))
+    if made is None:
+        return "ledger     a chunk of the last batch is damaged since: it cannot be compared with the record"
     differ = next((kind for kind in kinds if made[kind] != recorded[kind]), None)
     if differ is None:
         return f"ledger     the batch of step {progress.step} is as recorded ({', '.join(kinds)})"
-    if inputs.BATCHES in inputs.accepted_names(config.checkpoint.accept):
+    if continuity.BATCHES in continuity.accepted_names(config.checkpoint.accept):
         before, now = (f"{differ} {sums[differ][:12]}" for sums in (recorded, made))
-        progress.changes.append({"step": progress.step, "key": inputs.BATCHES, "from": before, "to": now})
+        progress.changes.append({"step": progress.step, "key": continuity.BATCHES, "from": before, "to": now})
         return None
     raise UserError(
         f"{source}: the batch of step {progress.step}, made again, is not the one that the run recorded: its "
         f"{differ} have the hash {made[differ][:12]}, recorded is {recorded[differ][:12]}; {_WHY[differ]}. "
-        f"Or continue with the present batches, as another run: --checkpoint.accept {inputs.BATCHES}"
+        f"Or continue with the present batches, as another run: --checkpoint.accept {continuity.BATCHES}"
     )
 
 
 def _make_again(
     config: Config, reader: ShardReader, spec: BatchSpec, progress: Progress
-) -> tuple[dict[str, str], bool]:
-    """Make the last batch, each rank its share; return its sums, and whether a chunk is damaged since.
-
-    Raises:
-        UserError, AugmentationError: on every rank, where it cannot be made on one.
-    """
-    rank, world = dist.get_rank(), dist.get_world_size()
+) -> dict[str, str] | None:
+    """Make the last global batch; return its sums. None: a chunk is damaged since."""
     recorded = progress.substitutions
-    position = Position(progress.step - 1, progress.step, rank, world, recorded, replaying=True)
+    position = Position(progress.step - 1, progress.step, recorded=recorded, replaying=True)
     settings = replace(LoaderSettings.of(config), workers=0)
     if recorded:  # such a run goes on without what it cannot read
         settings = replace(settings, damaged="skip")
-    share: tuple[tuple[int, ...], bool, str | None] = ((0,) * COLUMNS, False, None)
-    raised: Exception | None = None
-    try:
-        (batch,) = Loader(reader, spec, settings, position)
-        share = (sum_words(batch.words), bool(batch.substitutions), None)
-    except (UserError, AugmentationError) as error:
-        raised = error
-        print_before_sending(error)
-        share = (share[0], False, str(error))
-    every = gathered(share, host_group())
-    if raised is None and (failed := next((text for *_, text in every if text is not None), None)):
-        raised = UserError(failed)
-        mark_printed(raised)
-    if raised is not None:
-        raise raised
-    sums = np.array([sums for sums, *_ in every], np.int64).sum(axis=0)  # modulo 2^64
-    return chain.sums_in_hexadecimal(sums.tolist()), any(damaged for _, damaged, _ in every)
+    (batch,) = Loader(reader, spec, settings, position)
+    return None if batch.substitutions else chain.sums_in_hexadecimal(sum_words(batch.words))
 
 
 # -- after faults -------------------------------------------------------------
@@ -271,7 +246,7 @@ def roll_back(
     if good is None or done >= allowed or fault.step >= stop_step:
         on_rank_zero(lambda: _end(fault, config, done, good, report))
     assert good is not None  # else the run has ended
-    state = store.load(good, engine, verify=False)  # verified when it was chosen
+    state = store.load(good, engine)  # verified when it was chosen
     progress.step = fault.step
     progress.roll_back(state["progress"] | {"step": state["step"]}, fault.what)
 

@@ -21,13 +21,11 @@ from pretrain.data.batch import NEGATIVE
 from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
 from pretrain.export.folder import read_policy
-from pretrain.export.sentence_transformers import Interface
-from pretrain.model.encoder import SentenceEncoder, own_tokenizer
+from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
+from pretrain.start.continuity import Inputs
 from pretrain.start.data import Data
-from pretrain.start.inputs import Inputs
-from pretrain.start.views import LengthShortcut
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import LABELS, format_count, format_seconds
@@ -64,34 +62,16 @@ def flops_meter(
     return FlopsMeter(per_token, float(peak), repeated_per_token=(1 - share) * per_token / 3)
 
 
-def length_only(
-    objective: WholeObjective, lengths: LengthShortcut | None, sequences: int
-) -> dict[str, float]:
-    """Return what a row of metrics sets beside CLEAR's loss: NT-Xent of a matcher that sees lengths alone.
-
-    It has the candidates that the loss has, by the number of sequences of the step. Empty for other
-    objectives.
-    """
-    if lengths is None or "clear" not in objective.terms:
-        return {}
-    term = objective.terms["clear"]
-    candidates = term.negatives(objective.pool(sequences, dist.get_world_size())) + 1
-    # the loss is a sum over widths
-    return {"contrastive_length_only": (sum(term.widths.values()) or 1.0) * lengths.loss_among(candidates)}
-
-
 def lines_of_run(
     config: Config,
     data: Data,
     model: SentenceModel,
-    lengths: LengthShortcut | None,
     threads: int,
     resumed: str,
 ) -> list[str]:
     """Say what is about to run, so that a wrong setting is seen before it costs a day.
 
     Args:
-        lengths: what lengths alone reveal of the views; None: there are no two views.
         threads: of the CPU, that each rank uses.
         resumed: from which checkpoint; "": the run starts.
     """
@@ -110,8 +90,8 @@ def lines_of_run(
         *_data_lines(config, data.train),
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
         f"{train.steps:,} steps{falls if train.schedule == 'wsd' else ''}",
-        *_encoder_lines(config, encoder, data, objective),
-        *_objective_lines(config, data.train, objective, lengths, encoder.hidden_size),
+        *_encoder_lines(config, encoder, objective),
+        *_objective_lines(config, data.train, objective, encoder.hidden_size),
         f"batch      {train.global_batch:,} sequences a step{grows}, up to {train.micro_batch_tokens:,} "
         "tokens in one pass",
     ]
@@ -130,9 +110,7 @@ def _data_lines(config: Config, reader: ShardReader) -> list[str]:
     return lines
 
 
-def _encoder_lines(
-    config: Config, encoder: SentenceEncoder, data: Data, objective: WholeObjective
-) -> list[str]:
+def _encoder_lines(config: Config, encoder: SentenceEncoder, objective: WholeObjective) -> list[str]:
     model, init = config.model, config.model.init
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
     without = "" if config.data.prompts_pooled else " without prompts"
@@ -146,8 +124,6 @@ def _encoder_lines(
         lines.append(f"           {init}: {weights}")
     if policy.get("kept_head"):
         lines.append(f"           {init} keeps a head for use: training starts without it")
-    if data.interface is not None and init:
-        lines.append(f"           exports as {init}: {_kept(init, data.interface, encoder, data, config)}")
     if encoder.random_head and objective.masked_copies:
         lines.append(
             f"           {init} has no masked-language head: a random one is trained beside it, and best/ is "
@@ -156,30 +132,15 @@ def _encoder_lines(
     return lines
 
 
-def _kept(init: str, interface: Interface, encoder: SentenceEncoder, data: Data, config: Config) -> str:
-    """Say what exports take over from the starting model."""
-    pooled = f"{encoder.pooling} pooling" + (", normalised" if interface.normalize else "")
-    kept = [pooled, f"at most {interface.max_length or encoder.max_positions:,} tokens"]
-    if config.data.prompts:
-        kept.append("with the prompts of data.prompts")
-    elif any(interface.prompts.values()):
-        kept.append(f"prompts {', '.join(interface.prompts)} (not before training texts: data.prompts)")
-    added = len(data.tokenizer) - len(own) if (own := own_tokenizer(init)) is not None else 0
-    kept.append(f"its tokenizer with {added:,} more tokens" if added else "its tokenizer")
-    return "; ".join(kept)
-
-
 def _objective_lines(
     config: Config,
     reader: ShardReader,
     objective: WholeObjective,
-    lengths: LengthShortcut | None,
     hidden_size: int,
 ) -> list[str]:
     settings = config.objective
     if not objective.roles:
-        maskings = f"objective  {settings.name}, {objective.masked_copies} masking(s) a sequence"
-        return [maskings, *_masking_lines(config, objective)]
+        return [f"objective  {settings.name}, {objective.masked_copies} masking(s) a sequence"]
     by_spec: dict[str, list[str]] = {}
     for role in objective.roles:
         by_spec.setdefault(config.augment.of_role(role), []).append(role)
@@ -198,44 +159,15 @@ def _objective_lines(
         f"objective  {settings.name}; {specs}; {negatives} ({len(objective.roles)} views x {pool:,} "
         f"sequences, {scope})"
     ]
-    if lengths is not None:
-        lines.append(f"lengths    {lengths}")
-    rule, widths = settings.false_negatives, settings.widths
-    if rule.guide != "none":
-        of = "of the positive's similarity" if rule.strategy == "relative" else "of cosine"
+    if (widths := settings.widths) and hidden_size not in widths:
         lines.append(
-            f"negatives  left out where their similarity exceeds the positive's minus {rule.margin:g} {of} "
-            f"(guide: {rule.guide})"
+            f"           warning: the whole width, {hidden_size}, is not trained (objective.matryoshka)"
         )
-    if widths:
-        given = ", ".join(f"{width} (weight {weight:g})" for width, weight in widths.items())
-        whole = "" if hidden_size in widths else f"; warning: the whole width, {hidden_size}, is not trained"
-        lines.append(f"widths     {given}{whole}")
     if (guide := objective.guide) is not None:
-        assert settings.guide is not None
-        of_run = describe_export(read_policy(settings.guide))
         size = format_count(sum(parameter.numel() for parameter in guide.parameters()))
-        what = " " * 11 + "the guide" if rule.model else "start      its copy"
-        lines.append(
-            f"{what} is frozen: {guide.lm.config.model_type}, {size} "
-            f"parameters, pooling {guide.pooling}" + (f"; {of_run}" if of_run else "")
-        )
-    if objective.kept_head is not None:
-        lines.append("head       kept: evaluated and exported vectors are its output")
-    return lines + _masking_lines(config, objective)
-
-
-def _masking_lines(config: Config, objective: WholeObjective) -> list[str]:
-    """Return a line on rates of masking where there are several, in training or beside it."""
-    mlm, heldout = config.objective.mlm, config.heldout_rate
-    if not objective.masked_copies or (not mlm.later_rates and heldout == mlm.rate):
-        return []
-    way, at = ("evenly to ", "at") if mlm.rate_change == "linear" else ("", "from")
-    later = [f"{way}{rate:.3g} {at} step {step:,}" for step, rate in sorted(mlm.later_rates.items())]
-    rates = ", ".join([f"{mlm.rate:.3g} of the tokens", *later])
-    unreached = [step for step in sorted(mlm.later_rates) if step >= config.train.steps]
-    end = f"; the rate from step {unreached[0]:,} on is not reached" if unreached else ""
-    return [f"masking    {rates}; held-out loss at {heldout:.3g}{end}"]
+        kind = f"{guide.lm.config.model_type}, {size} parameters, pooling {guide.pooling}"
+        lines.append(f"           the frozen encoder {settings.guide}: {kind}")
+    return lines
 
 
 def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[str] = ()) -> None:

@@ -1,7 +1,7 @@
 """Format metrics for readers: durations, counts, and nested metrics by one name each. Imports no torch."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 LABELS = {
@@ -41,17 +41,3 @@ def format_count(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g}{letter}"
     return f"{number:.3g}"
-
-
-def drop_to_fit(parts: Sequence[str], droppable: Iterable[str], width: int) -> str:
-    """Join parts of a line by two spaces; leave out as many droppable ones, in that order, as `width` wants.
-
-    >>> drop_to_fit(["loss 4.0", "lr 0.1", "2k tok/s"], ["lr 0.1"], width=20)
-    'loss 4.0  2k tok/s'
-    """
-    kept = list(parts)
-    for part in droppable:
-        if len("  ".join(kept)) <= width:
-            break
-        kept.remove(part)
-    return "  ".join(kept)

@@ -5,9 +5,9 @@ most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. effective_ran
 is computed at the steps that end a row of metrics, all others at every step.
 
 Alarms for what one step can do (a gradient that explodes) check every step. Alarms for what takes time
-(collapse, nothing learned) check the rows, which are means over their steps. A row also holds each loss's
-share of the encoder's gradient, and a check of each objective's own mechanism (docs/objectives.md, "Is the
-mechanism alive?"), of the row's last step: `InertTerms` warns of what is inert in the mean of several rows.
+(collapse, nothing learned, a loss without gradient) check the rows, which are means over their steps. A row
+also holds each loss's share of the encoder's gradient, and figures of each objective's own mechanism, of the
+row's last step: docs/objectives.md, "Is the mechanism alive?", says from which value on one does nothing.
 
 - alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same
   point.
@@ -26,7 +26,7 @@ mechanism alive?"), of the row's last step: `InertTerms` warns of what is inert 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -91,14 +91,6 @@ def effective_rank(vectors: Tensor) -> Tensor:
 
 LEAST_SHARE = 1e-3
 """A loss with less than this part of the contrastive loss's gradient is inert."""
-HARDER_THAN_RANDOM = 1.01
-"""What an adversary finds must be worse by this factor than random noise of the same length."""
-
-BETTER_THAN_CHANCE = 0.01
-"""By so much a classifier must be right more often than its best constant answer."""
-LEAST_PART = 0.01
-"""Negatives without which a loss would lack less than this part of itself are inert."""
-
 MASKED = "_masked_share"
 """After a loss's name: the share of its negatives that a guide left out (`objective.false_negatives`)."""
 MOST_MASKED = 0.9
@@ -106,9 +98,9 @@ MOST_MASKED = 0.9
 
 SHARE, COSINE = "_gradient_share", "_gradient_cosine"
 AT_ONCE = 5
-"""Rows of which the mean is taken, if a mechanism works from the first step or never."""
+"""Rows in succession in which a condition must hold."""
 LEARNED = 20
-"""The same, if a mechanism has to learn first."""
+"""The same, of what has to be learned first."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +110,7 @@ class Check:
     figures: names in a row, flattened; the check is of rows that have them all.
     holds: whether the condition holds for these values, in this order.
     message: {0}, {1} ... are the values.
-    rows: number of consecutive rows whose mean, or each of which, must meet the condition.
+    rows: number of consecutive rows that must meet the condition.
     """
 
     figures: tuple[str, ...]
@@ -127,116 +119,19 @@ class Check:
     rows: int = AT_ONCE
 
 
-CHECKS = {
-    "vadvcse": Check(
-        ("vadvcse_adversarial_over_random", "vadvcse_cosine_with_start"),
-        lambda ratio, _: ratio < HARDER_THAN_RANDOM,
-        "the adversarial step of V-advCSE finds nothing worse than random noise: its loss is {0:.4f} times "
-        f"the noise's (below {HARDER_THAN_RANDOM}), its cosine with its start {{1:.4f}}. Take another "
-        "objective.vadvcse.reading than smart-package, or raise objective.vadvcse.step_size.",
-    ),
-    "vascl": Check(
-        ("vascl_neighbourhood_rise", "vascl_neighbourhood_rise_of_random", "loss/vascl_neighbourhood"),
-        lambda rise, of_random, loss: rise < LEAST_PART * loss or rise < HARDER_THAN_RANDOM * of_random,
-        "the virtual augmentation of VaSCL hides nothing: it raises the neighbourhood loss, {2:.4g}, by "
-        f"{{0:.4g}}, a random one by {{1:.4g}}. If the rise is below {LEAST_PART} of the loss, raise "
-        "objective.vascl.radius; if random noise does as much, lower it.",
-    ),
-    "augcse": Check(
-        ("discriminator_accuracy", "discriminator_majority_share"),
-        lambda accuracy, majority: accuracy < majority + BETTER_THAN_CHANCE,
-        "AugCSE's discriminator does not tell augmentations: it is right in {0:.4f} of the cases, the most "
-        "frequent one in {1:.4f}. Raise train.head_lr_scale, or take augmentations that change more.",
-        LEARNED,
-    ),
-    "sda": Check(
-        ("sda_negation_share_of_loss", "sda_negation_nearer_than_positive"),
-        lambda part, _: part < LEAST_PART,
-        f"SDA's negations do nothing: they are {{0:.2g}} of the loss (below {LEAST_PART}), and {{1:.2g}} of "
-        "them are nearer to their sentence than its positive. Lower objective.sda.margin.",
-    ),
-    "diffcse": Check(
-        ("diffcse_replaced_token_accuracy", "diffcse_always_original_accuracy"),
-        lambda accuracy, original: accuracy < max(original, 1 - original) + BETTER_THAN_CHANCE,
-        "DiffCSE's discriminator does not find replaced tokens: it is right about {0:.4f} of all, of which "
-        "{1:.4f} are original. Raise objective.diffcse.replaced_token_weight, or change its mask_rate.",
-        LEARNED,
-    ),
-    "esimcse": Check(
-        ("esimcse_queue_share_of_loss",),
-        lambda part: part < LEAST_PART,
-        f"ESimCSE's queue does nothing: it is {{0:.2g}} of the loss (below {LEAST_PART}). Lengthen "
-        "objective.esimcse.queue, or set it to 0.",
-    ),
-    "clear": Check(
-        ("loss/contrastive", "contrastive_length_only"),
-        lambda loss, of_lengths: loss >= of_lengths,
-        "the contrastive loss, {0:.3f}, is not below {1:.3f}, which lengths of views alone give. Take "
-        "views whose lengths tell less (--augment.excerpt crop:rate=1:min_rate=0.7), train longer, or lower "
-        "objective.contrastive.temperature.",
-        LEARNED,
-    ),
-}
-"""Name of the mechanism -> its check."""
-
-WEIGHTS = {
-    "vadvcse_adversarial": "objective.vadvcse.adversarial_weight",
-    "vascl_neighbourhood": "objective.vascl.neighbourhood_weight; with objective.vascl.reading code "
-    "this loss trains the head alone",
-    "augcse_discriminator": "objective.augcse.discriminator_weight",
-    "diffcse_replaced_token": "objective.diffcse.replaced_token_weight",
-}
-"""Loss -> what raises its share of the gradient."""
-
-
 def checks_of(row: Mapping[str, float]) -> Iterator[tuple[str, Check]]:
     """Yield (name, check) of every check that a flattened row has the figures of.
 
-    Shares of gradients and of masked negatives come first, then mechanisms.
+    Shares of gradients and of masked negatives come first, then alarms.
     """
     for name in row:
         if name.endswith(SHARE):
             yield name, _share(name)
         if name.endswith(MASKED):
             yield name, _masked(name)
-    for name, check in CHECKS.items():
+    for name, check in ROW_ALARMS.items():
         if all(figure in row for figure in check.figures):
             yield name, check
-
-
-class InertTerms:
-    """Warn of what is inert in the mean of several rows, once a run.
-
-    Rows in which a loss's weight is still to rise are left out: its share is, too.
-    """
-
-    def __init__(self, state: dict[str, Any] | None = None) -> None:
-        """
-        Args:
-            state: what `state` returned at the checkpoint that the run resumes from; None: a new run.
-        """
-        state = state or {}
-        self._rows: dict[str, list[list[float]]] = dict(state.get("rows", {}))
-        self._warned: list[str] = list(state.get("warned", ()))
-
-    def state(self) -> dict[str, Any]:
-        """Return what has been seen as JSON: a resumed run warns as an unbroken one."""
-        return {"rows": self._rows, "warned": self._warned}
-
-    def warnings(self, metrics: Mapping[str, Any]) -> list[str]:
-        """Count a row of metrics in which all weights have risen; return the warnings that are due."""
-        row, due = dict(flatten(dict(metrics))), []
-        for name, check in checks_of(row):
-            if name in self._warned:
-                continue
-            values = [row[figure] for figure in check.figures]
-            last = self._rows[name] = [*self._rows.get(name, []), values][-check.rows :]
-            means = [sum(column) / len(last) for column in zip(*last)]
-            if len(last) == check.rows and check.holds(*means):
-                self._warned.append(name)
-                del self._rows[name]
-                due.append(f"in the mean of {check.rows} rows of metrics, {check.message.format(*means)}")
-        return due
 
 
 def _share(name: str) -> Check:
@@ -245,7 +140,8 @@ def _share(name: str) -> Check:
         (name,),
         lambda share: share < LEAST_SHARE,
         f"the loss {loss} has {{0:.2g}} of the contrastive loss's gradient on the sentence vectors (below "
-        f"{LEAST_SHARE:g}): it does not train the encoder. Raise {WEIGHTS.get(loss, 'its weight')}.",
+        f"{LEAST_SHARE:g}): it does not train the encoder. Raise its weight (in objective.vascl.reading code "
+        "VaSCL's neighbourhood loss trains its head alone).",
     )
 
 
@@ -300,31 +196,31 @@ ROW_ALARMS = {
 which the condition holds, {temperature} and {warmup_steps} are settings of the objectives in use."""
 
 
-@dataclass
 class Monitor:
-    """Measure a step's vectors and raise alarms, with the history that these need.
+    """Measure a step's vectors and raise alarms, with the history that these need."""
 
-    Attributes:
-        explosion: a gradient norm this many times the running median (of 100 steps) is an alarm.
-        advice: what to change if a loss or gradient is not finite.
-        terms: the sections of the objectives in use, whose settings alarms name.
-        quiet: steps between two alarms of an exploding gradient.
-        state: what `memory` returned at the checkpoint that the run resumes from.
-    """
-
-    explosion: float = 10.0
-    advice: str = "lower train.lr"
-    terms: Sequence[str] = ("contrastive",)
-    quiet: int = 1
-    state: InitVar[dict[str, Any] | None] = None
-
-    def __post_init__(self, state: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        explosion: float = 10.0,
+        advice: str = "lower train.lr",
+        terms: Sequence[str] = ("contrastive",),
+        quiet: int = 1,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            explosion: a gradient norm this many times the running median (of 100 steps) is an alarm.
+            advice: what to change after one.
+            terms: the sections of the objectives in use, whose settings alarms name.
+            quiet: steps between two alarms of an exploding gradient.
+            state: what `memory` returned at the checkpoint that the run resumes from.
+        """
+        self.explosion, self.advice, self.terms, self.quiet = explosion, advice, terms, quiet
         state = state or {}
         self._norms: deque[float] = deque(state.get("norms", ()), maxlen=100)
         # alarm -> since when its condition holds, for how many rows or steps, whether the alarm was raised
         self._episodes: dict[str, tuple[int | None, int, bool]] = dict(state.get("episodes", {}))
         self._last_explosion: int | None = state.get("last_explosion")
-        self._inert = InertTerms(state.get("inert"))
         self.dead_loss = False
         """Whether the last row raised the alarm of a contrastive loss at chance."""
 
@@ -334,7 +230,6 @@ class Monitor:
             "norms": list(self._norms),
             "episodes": dict(self._episodes),
             "last_explosion": self._last_explosion,
-            "inert": self._inert.state(),
         }
 
     @torch.no_grad()
@@ -369,15 +264,6 @@ class Monitor:
                 measures["effective_rank"] = effective_rank(first)
         return measures | ({} if negatives is None else {"effective_negatives": negatives})
 
-    def alarms_of_step(self, step: int, losses: dict[str, float], norm: float) -> list[str]:
-        """Return the alarms of this step, usually none: each names what was seen and what to try.
-
-        Args:
-            losses: name -> loss of the global batch.
-            norm: global gradient norm.
-        """
-        return list(filter(None, (self._explosion(step, norm), self._not_finite(step, losses))))
-
     def alarms_of_row(
         self, step: int, losses: dict[str, float], metrics: dict[str, Any], risen: bool = True
     ) -> list[str]:
@@ -385,24 +271,22 @@ class Monitor:
 
         Args:
             losses: name -> mean loss of the row; "contrastive" is compared with chance.
-            metrics: the row's means of what `measure` returned (may lack any), and its checks of mechanisms.
-            risen: whether all losses have their full weight: else none is called inert.
+            metrics: the row's means of what `measure` returned (may lack any), and its shares.
+            risen: whether all losses have their full weight: else nothing is said of shares.
         """
-        figures, alarms, self.dead_loss = dict(metrics), [], False
+        figures, alarms, self.dead_loss = dict(flatten(metrics)), [], False
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
             chance = math.log(metrics["effective_negatives"] + 1)
             figures |= {"contrastive": losses["contrastive"], "chance": chance}
-        for name, alarm in ROW_ALARMS.items():
-            if not all(figure in figures for figure in alarm.figures):
+        settings = {name: self._settings(name) for name in ("temperature", "warmup_steps")}
+        for name, check in checks_of(figures):
+            if name not in ROW_ALARMS and not risen:
                 continue
-            values = [figures[figure] for figure in alarm.figures]
-            since = self._held(name, alarm.holds(*values), step, alarm.rows)
+            values = [figures[figure] for figure in check.figures]
+            since = self._held(name, check.holds(*values), step, check.rows)
             if since is not None:
                 self.dead_loss |= name == "chance"
-                settings = {name: self._settings(name) for name in ("temperature", "warmup_steps")}
-                alarms.append(alarm.message.format(*values, since=since, **settings))
-        if risen:
-            alarms += self._inert.warnings(metrics)
+                alarms.append(check.message.format(*values, since=since, **settings))
         return alarms
 
     def _held(self, name: str, holds: bool, step: int, rows: int) -> int | None:
@@ -416,23 +300,16 @@ class Monitor:
     def _settings(self, name: str) -> str:
         return " or ".join(f"objective.{term}.{name}" for term in self.terms) or name
 
-    def _explosion(self, step: int, norm: float) -> str | None:
-        median = sorted(self._norms)[len(self._norms) // 2] if len(self._norms) >= 10 else None
-        large = not math.isfinite(norm) or (median is not None and norm > self.explosion * median)
-        if math.isfinite(norm):
-            self._norms.append(norm)
+    def alarm_of_step(self, step: int, norm: float) -> str | None:
+        """Return the alarm of an applied step whose gradient norm explodes; None: it does not."""
+        median = sorted(self._norms)[len(self._norms) // 2] if len(self._norms) >= 10 else math.inf
+        self._norms.append(norm)
         recent = self._last_explosion is not None and step - self._last_explosion < self.quiet
-        if self._held("explosion", large, step, 1) is None or recent:
+        if self._held("explosion", norm > self.explosion * median, step, 1) is None or recent:
             return None
         self._last_explosion = step
-        usual = "" if median is None else f", {norm / median:.0f} times the running median {median:.3g}"
         return (
-            f"gradient norm {norm:.3g}{usual}. CLEAR saw gradients explode with subs and reorder alone. If "
-            f"it comes again: {self.advice}; with --resume auto."
+            f"gradient norm {norm:.3g}, {norm / median:.0f} times the running median {median:.3g}. CLEAR saw "
+            f"gradients explode with subs and reorder alone. If it comes again: {self.advice}; with --resume "
+            "auto."
         )
-
-    def _not_finite(self, step: int, losses: dict[str, float]) -> str | None:
-        broken = [name for name, value in losses.items() if not math.isfinite(value)]
-        if self._held("not finite", bool(broken), step, 1) is None:
-            return None
-        return f"the loss is not finite ({', '.join(broken)}). {self.advice}; with --resume auto."

@@ -6,9 +6,7 @@ import os
 import resource
 import socket
 import sys
-import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -20,14 +18,13 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import AppendedFile, make_folder
 from pretrain.common.memory import resident_bytes
 from pretrain.common.run_folder import FolderMoved
-from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds
+from pretrain.telemetry.formats import flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import Place, chained, copy_metrics
-from pretrain.telemetry.throughput import FlopsMeter, Throughput
-from pretrain.telemetry.trackers import TrackedRun, Trackers, Tracking
+from pretrain.telemetry.throughput import Throughput
+from pretrain.telemetry.trackers import Trackers, Tracking
 
-LINE_WIDTH = 80  # columns of a plain line
 SECONDS_BETWEEN_LINES = 30.0  # of training at least; the first and the last row of metrics are always printed
-_BAR_WIDTH = 10  # columns of the bar at least, if the terminal is narrow
+_BAR_WIDTH = 11  # columns of the bar at least, if the terminal is narrow
 
 
 class Telemetry:
@@ -45,11 +42,9 @@ class Telemetry:
         rank: int = 0,
         start_step: int = 0,
         start_place: Place | None = None,
-        flops: FlopsMeter | None = None,
+        throughput: Throughput | None = None,
         stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
         tracking: Tracking | None = None,
-        sequences_before: Callable[[int], int] = int,
     ) -> None:
         """
         Args:
@@ -57,29 +52,21 @@ class Telemetry:
             total_steps: the step at which the run ends.
             start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
             start_place: in metrics.jsonl, as the checkpoint records it.
-            flops: for MFU; None: it is not reported.
+            throughput: computes the rates; None: one that reports no MFU.
             stream: where to print; None: standard output. If it is no terminal: plain lines.
-            clock: returns monotonic seconds.
-            sequences_before: gives the sequences of all steps before one: the time left is by them.
         """
-        self.run_folder, self.total_steps, self.flops = Path(run_folder), total_steps, flops
-        self.throughput = Throughput(clock, work=sequences_before)
+        self.run_folder, self.total_steps = Path(run_folder), total_steps
+        self.throughput = throughput or Throughput()
         self._active = rank == 0
         self._start_step = self._step = start_step
         self._stream = stream or sys.stdout
-        self._clock = clock
         self._last_line = -math.inf
         self._metrics: AppendedFile | None = None
         self._place = start_place or {}
         self._board: Board | None = None
         tracking = tracking or Tracking()
         self._has_board = "tensorboard" in tracking.names
-        name = tracking.run_name or self.run_folder.name
-        self._trackers = Trackers(
-            [tracker for tracker in tracking.names if tracker != "tensorboard"] if self._active else [],
-            TrackedRun(self.run_folder, name, dict(tracking.settings), start_step > 0),
-            self._print,
-        )
+        self._trackers = Trackers(tracking, self.run_folder, start_step > 0, self._print)
         self._bar: Progress | None = None
         self._task: Any = None
         self._refused = False
@@ -159,7 +146,10 @@ class Telemetry:
             eta = format_seconds(self.throughput.eta(self.total_steps))
             others = f"step {self.total_steps}/{self.total_steps}  eta {eta}  "
             width = self._bar.console.width - len(others) - _BAR_WIDTH
-            self._bar.update(self._task, completed=step, line=self._line(losses, lr, width), eta=eta)
+            parts = self._parts(losses, lr)
+            while parts and len("  ".join(parts)) > width:
+                parts.pop()
+            self._bar.update(self._task, completed=step, line="  ".join(parts), eta=eta)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Write a record: {"step", "wall_time", ...metrics}.
@@ -171,14 +161,12 @@ class Telemetry:
         if not self._active:
             return
         if "loss" in metrics:
-            metrics = metrics | self._rates() | {"memory": memory_use()}
+            metrics = metrics | self.throughput.figures(self.total_steps) | {"memory": memory_use()}
             self._print_line(step, metrics)
             self.throughput.reset()
         elif "evaluation" in metrics:
-            scores = [f"{name}\xa0{value:.4g}" for name, value in flatten(metrics["evaluation"])]
-            line = "  ".join([f"step {step}  evaluation:", *scores])
-            lines = textwrap.wrap(line, LINE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-            self._print("\n".join(lines).replace("\xa0", " "))
+            scores = [f"{name} {value:.4g}" for name, value in flatten(metrics["evaluation"])]
+            self._print("  ".join([f"step {step}  evaluation:", *scores]))
         self._write(step, metrics)
         # records of steps are written while the next step is under way, whose time has begun
         if not metrics.keys() & {"loss", "left_out"}:
@@ -217,36 +205,25 @@ class Telemetry:
 
     # -- parts -------------------------------------------------------------
 
-    def _rates(self) -> dict[str, float]:
-        tokens, sequences = self.throughput.rates()
-        rates = {"tokens_per_second": tokens}
-        if sequences:
-            rates["sequences_per_second"] = sequences
-        if self.flops is not None:
-            rates |= {"mfu": self.flops.mfu(tokens), "hfu": self.flops.hfu(tokens)}
-        eta = self.throughput.eta(self.total_steps)
-        return rates if eta is None else rates | {"eta_seconds": eta}
-
-    def _line(self, losses: dict[str, float], lr: float, width: int) -> str:
-        """Return what a line says of a step, in at most `width` columns: metrics.jsonl has all of it."""
-        tokens, _ = self.throughput.rates()
+    def _parts(self, losses: dict[str, float], lr: float) -> list[str]:
+        """Return what a line says of a step, the most important first: metrics.jsonl has more."""
+        figures = self.throughput.figures(self.total_steps)
         total = [f"loss {losses['total']:.3f}"] if "total" in losses else []
         parts = [f"{name} {value:.3f}" for name, value in losses.items() if name != "total"]
-        rate, speed = f"lr {lr:.2e}", f"{format_count(tokens)} tok/s"
-        mfu = [] if self.flops is None else [f"mfu {100 * self.flops.mfu(tokens):.1f}%"]
-        return drop_to_fit([*total, *parts, rate, speed, *mfu], [rate, *mfu, *reversed(parts)], width)
+        speed = f"{format_count(figures['tokens_per_second'])} tok/s"
+        mfu = [f"mfu {100 * figures['mfu']:.1f}%"] if "mfu" in figures else []
+        return [*total, *parts, f"lr {lr:.2e}", speed, *mfu]
 
     def _print_line(self, step: int, metrics: dict[str, Any]) -> None:
-        now = self._clock()
+        now = self.throughput.clock()
         due = now - self._last_line >= SECONDS_BETWEEN_LINES or step >= self.total_steps
         if self._bar is not None or not due:
             return
         self._last_line = now
         losses = metrics["loss"] if isinstance(metrics["loss"], dict) else {"total": metrics["loss"]}
         eta = format_seconds(metrics.get("eta_seconds"))
-        start, end = f"step {step}/{self.total_steps}  ", f"  eta {eta}"
-        line = self._line(losses, metrics.get("lr", math.nan), LINE_WIDTH - len(start + end))
-        self._print(start + line + end)
+        line = "  ".join(self._parts(losses, metrics.get("lr", math.nan)))
+        self._print(f"step {step}/{self.total_steps}  {line}  eta {eta}")
 
     def _print(self, text: str) -> None:
         if self._bar is not None:

@@ -33,7 +33,6 @@ class Stopwatch:
         self._events: list[tuple[Any, ...]] = []  # part, begin, end
         self._whole = 0.0
         self._step_started = clock()
-        self.longest: dict[str, float] = {}  # of each part, by the host's clock
         self.part = ""  # the part that runs now, by the host's order; "" in none
 
     def start_step(self) -> None:
@@ -56,7 +55,6 @@ class Stopwatch:
             yield
         finally:
             seconds, self.part = self._clock() - began, around
-            self.longest[part] = max(self.longest.get(part, 0.0), seconds)
             if events:
                 events[1].record()
                 self._events.append((part, *events))

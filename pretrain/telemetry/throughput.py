@@ -117,13 +117,15 @@ class Throughput:
         clock: Callable[[], float] = time.monotonic,
         window: int = 200,
         work: Callable[[int], float] = float,
+        flops: FlopsMeter | None = None,
     ) -> None:
         """
         Args:
             window: steps by whose time the time left is computed.
             work: of all steps before one, in any unit; steps need not be equal.
+            flops: for MFU; None: it is not reported.
         """
-        self._clock, self._work = clock, work
+        self.clock, self._work, self._flops = clock, work, flops
         self._tokens = self._sequences = 0
         self._seconds = 0.0
         self._mark = clock()
@@ -131,13 +133,13 @@ class Throughput:
 
     def begin(self, step: int) -> None:
         """Set the step that training goes on from: what was before is in no rate and in no time left."""
-        self._mark = self._clock()
+        self._mark = self.clock()
         self._wall.clear()
         self._wall.append((step, self._mark))
 
     def pause(self) -> None:
         """Leave the time since the last step out of the rates: it was not training."""
-        self._mark = self._clock()
+        self._mark = self.clock()
 
     def add(self, step: int, tokens: int, sequences: int = 0, ended: float | None = None) -> None:
         """Count a step: its time is that since the end of the step before, or since the pause after it.
@@ -146,7 +148,7 @@ class Throughput:
             ended: when it ended, by the clock; None: now. A step whose numbers are read during the next one
                 has ended before.
         """
-        now = self._clock() if ended is None else ended
+        now = self.clock() if ended is None else ended
         self._tokens += tokens
         self._sequences += sequences
         self._seconds += max(0.0, now - self._mark)
@@ -158,6 +160,17 @@ class Throughput:
         if self._seconds <= 0:
             return 0.0, 0.0
         return self._tokens / self._seconds, self._sequences / self._seconds
+
+    def figures(self, total_steps: int) -> dict[str, float]:
+        """Return what a row of metrics says: rates, utilisation, and the seconds until `total_steps`."""
+        tokens, sequences = self.rates()
+        figures = {"tokens_per_second": tokens}
+        if sequences:
+            figures["sequences_per_second"] = sequences
+        if self._flops is not None:
+            figures |= {"mfu": self._flops.mfu(tokens), "hfu": self._flops.hfu(tokens)}
+        eta = self.eta(total_steps)
+        return figures if eta is None else figures | {"eta_seconds": eta}
 
     def reset(self) -> None:
         self._tokens = self._sequences = 0

@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,54 +49,36 @@ class Tracking:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class TrackedRun:
-    """What a tracker shows. folder: the run's; settings: its recipe, dotted key -> value.
+class Tracker:
+    """One tracker, for one run. It is opened, and works, in a thread of its own.
 
-    continued: whether it resumes from a checkpoint; from step 0 on it is a new run to the tracker.
+    run: the library's own, None until it is open. last: metric -> the last step that the tracker has; -1:
+    none. place: the folder of trackers' files.
     """
 
-    folder: Path
-    name: str
-    settings: dict[str, Any]
-    continued: bool
+    def __init__(self, tracking: Tracking, run_folder: Path, continued: bool) -> None:
+        """continued: the run resumes from a checkpoint; from step 0 on it is a new run to the tracker."""
+        self.run: Any = None
+        self.last: defaultdict[str, int] = defaultdict(lambda: -1)
+        self.name, self.settings = tracking.run_name or run_folder.name, tracking.settings
+        self.place, self._continued = run_folder / "trackers", continued
 
-    @property
-    def place(self) -> Path:
-        """Where trackers keep their files."""
-        return self.folder / "trackers"
+    def open(self) -> None:
+        """Begin a tracked run, or continue the one that an earlier start of the same run began."""
+        raise NotImplementedError
 
-    def identity(self, tracker: str, new: Callable[[], str]) -> tuple[str, bool]:
+    def identity(self, new: Callable[[], str]) -> tuple[str, bool]:
         """Return by what the tracker knows this run, and whether it does since an earlier start.
 
         new: makes an identity, which is written down.
         """
-        path = self.place / f"{tracker}.id"
-        if self.continued and path.is_file():
+        path = self.place / f"{type(self).__name__.lower()}.id"
+        if self._continued and path.is_file():
             return path.read_text().strip(), True
         identity = new()
         make_folder(self.place)
         replace_durably(path, f"{identity}\n".encode())
         return identity, False
-
-
-class Tracker:
-    """One tracker, for one run. All methods are called in one thread, which is not the training's.
-
-    run: the library's own, None until it is open. last: metric -> the last step that the tracker has.
-    """
-
-    def __init__(self) -> None:
-        self.run: Any = None
-        self.last: dict[str, int] = {}
-
-    def open(self, run: TrackedRun) -> None:
-        """Begin a tracked run, or continue the one that an earlier start of the same run began."""
-        raise NotImplementedError
-
-    def last_step(self, name: str) -> int:
-        """Return the last step whose value of the metric `name` the tracker has; -1: none."""
-        return self.last.get(name, -1)
 
     def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
         """Write metrics of a step. wall_time: seconds since 1970."""
@@ -110,14 +93,16 @@ class Tracker:
 class Trackio(Tracker):
     """A run of trackio, in TRACKIO_DIR; `trackio show` shows it. TRACKIO_SPACE_ID is the library's own."""
 
-    def open(self, run: TrackedRun) -> None:
+    def open(self) -> None:
         import trackio
         from trackio.sqlite_storage import SQLiteStorage
 
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        name, continued = run.identity("trackio", lambda: f"{run.name}-{uuid4().hex[:8]}")
+        name, continued = self.identity(lambda: f"{self.name}-{uuid4().hex[:8]}")
         # allow: a start that was killed at once may have kept a name that trackio does not have yet
-        self.run = trackio.init(project=project, name=name, config=run.settings, resume="allow", embed=False)
+        self.run = trackio.init(
+            project=project, name=name, config=dict(self.settings), resume="allow", embed=False
+        )
         if continued:
             for row in SQLiteStorage.get_logs(project, name):
                 self.last |= dict.fromkeys(row, row["step"])
@@ -131,31 +116,29 @@ class Wandb(Tracker):
     before are moved to replaced/, where `wandb sync` does not look.
     """
 
-    def open(self, run: TrackedRun) -> None:
+    def open(self) -> None:
         import wandb
 
-        identity, _ = run.identity("wandb", lambda: uuid4().hex[:8])
+        identity, _ = self.identity(lambda: uuid4().hex[:8])
         mode: Any = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
         if mode == "offline":
-            folder = run.place / "wandb"
+            folder = self.place / "wandb"
             for old in sorted(folder.glob(f"offline-run-*-{identity}")):
                 make_folder(folder / "replaced")
                 rename_durably(old, folder / "replaced" / old.name)
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=run.name,
+            name=self.name,
             id=identity,
             resume=None if mode == "offline" else "allow",
-            config=run.settings,
-            dir=str(run.place),
+            config=dict(self.settings),
+            dir=str(self.place),
             mode=mode,
             # the console is the run's own: its bar must not go through another program
             settings=wandb.Settings(silent=True, console="off", finish_timeout=CLOSE_SECONDS),
         )
-        self._first_step = self.run.step  # a server's next one; offline 0
-
-    def last_step(self, name: str) -> int:
-        return self._first_step - 1
+        last = self.run.step - 1  # a server's next one; offline 0
+        self.last = defaultdict(lambda: last)
 
     def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
         self.run.log({**values, "_timestamp": wall_time}, step=step)
@@ -167,22 +150,22 @@ class Mlflow(Tracker):
     The experiment is MLFLOW_EXPERIMENT_NAME's. run: its id.
     """
 
-    def open(self, run: TrackedRun) -> None:
+    def open(self) -> None:
         import mlflow
 
-        make_folder(run.place)
-        place, server = run.place.resolve(), os.environ.get("MLFLOW_TRACKING_URI")
+        make_folder(self.place)
+        place, server = self.place.resolve(), os.environ.get("MLFLOW_TRACKING_URI")
         self._client = mlflow.MlflowClient(server or f"sqlite:///{place / 'mlflow.db'}")
         # a server keeps artifacts where it wants; the local database would beside the working folder
         artifacts = None if server else f"file://{place}/mlflow"
-        self.run, continued = run.identity("mlflow", lambda: self._create(run, artifacts))
+        self.run, continued = self.identity(lambda: self._create(artifacts))
         if continued:
             self._client.update_run(self.run, status="RUNNING")
             for name in self._client.get_run(self.run).data.metrics:
                 history = self._client.get_metric_history(self.run, name)
                 self.last[name] = max(metric.step for metric in history)
 
-    def _create(self, run: TrackedRun, artifacts: str | None) -> str:
+    def _create(self, artifacts: str | None) -> str:
         from mlflow.entities import Param
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
@@ -191,8 +174,8 @@ class Mlflow(Tracker):
             number = self._client.create_experiment(name, artifact_location=artifacts)
         else:
             number = experiment.experiment_id
-        run_id: str = self._client.create_run(number, run_name=run.name).info.run_id
-        settings = [Param(key, str(value)[:_MLFLOW_TEXT]) for key, value in run.settings.items()]
+        run_id: str = self._client.create_run(number, run_name=self.name).info.run_id
+        settings = [Param(key, str(value)[:_MLFLOW_TEXT]) for key, value in self.settings.items()]
         for first in range(0, len(settings), _MLFLOW_PARAMETERS):
             self._client.log_batch(run_id, params=settings[first : first + _MLFLOW_PARAMETERS])
         return run_id
@@ -208,7 +191,11 @@ class Mlflow(Tracker):
             self._client.set_terminated(self.run)
 
 
-TRACKERS: dict[str, Callable[[], Tracker]] = {"trackio": Trackio, "wandb": Wandb, "mlflow": Mlflow}
+TRACKERS: dict[str, Callable[[Tracking, Path, bool], Tracker]] = {
+    "trackio": Trackio,
+    "wandb": Wandb,
+    "mlflow": Mlflow,
+}
 """Name, which is the package's, too -> tracker. Its library is imported when it opens."""
 
 
@@ -224,12 +211,12 @@ def require_trackers(names: Iterable[str]) -> None:
 class Feed(threading.Thread):
     """The thread of one tracker, and what waits for it. problem: why it gets no more rows."""
 
-    def __init__(self, name: str, run: TrackedRun, earlier: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, name: str, tracker: Tracker, earlier: Iterable[dict[str, Any]]) -> None:
         """earlier: rows, of which the tracker gets those that it lacks."""
         # a daemon: one that hangs does not keep the process from ending
         super().__init__(name=name, daemon=True)
         self.problem = ""
-        self._tracker, self._tracked, self._earlier = TRACKERS[name](), run, earlier
+        self._tracker, self._earlier = tracker, earlier
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
 
     def put(self, row: dict[str, Any] | None) -> None:
@@ -242,7 +229,7 @@ class Feed(threading.Thread):
     def run(self) -> None:
         # each library raises its own kinds, and those of the network below it; training must not see them
         try:
-            self._tracker.open(self._tracked)
+            self._tracker.open()
             for row in itertools.chain(self._earlier, iter(self._waiting.get, None)):
                 self._write(row)
         except Exception as error:
@@ -257,7 +244,7 @@ class Feed(threading.Thread):
         values = {
             name: value
             for name, value in flatten({key: row[key] for key in row.keys() - {"step", "wall_time"}})
-            if math.isfinite(value) and step > self._tracker.last_step(name)
+            if math.isfinite(value) and step > self._tracker.last[name]
         }
         if values:
             self._tracker.write(step, row["wall_time"], values)
@@ -269,20 +256,25 @@ class Trackers:
     What a tracker has missed it gets at the run's next start, from metrics.jsonl.
     """
 
-    def __init__(self, names: Sequence[str], run: TrackedRun, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, tracking: Tracking, run_folder: Path, continued: bool, say: Callable[[str], None]
+    ) -> None:
         """
         Args:
-            names: of `TRACKERS`.
+            continued: as `Tracker` takes it.
             say: prints a warning; called in the thread that calls these methods.
         """
-        self._names, self._run, self._say = names, run, say
+        self._made, self._say = (tracking, run_folder, continued), say
+        self._names = [name for name in tracking.names if name in TRACKERS]
         self._feeds: list[Feed] = []
 
     def open(self, metrics: Path) -> None:
         """Start all trackers, with the rows that metrics.jsonl, already cut back, has now."""
         count = sum(1 for _ in read_metrics(metrics)) if self._names else 0
         for name in self._names:
-            self._feeds.append(Feed(name, self._run, itertools.islice(read_metrics(metrics), count)))
+            self._feeds.append(
+                Feed(name, TRACKERS[name](*self._made), itertools.islice(read_metrics(metrics), count))
+            )
             self._feeds[-1].start()
 
     def write(self, row: dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ import contextlib
 import faulthandler
 import math
 import os
-import statistics
 import sys
 import threading
 import time
@@ -34,10 +33,10 @@ FLOOR = 300.0
 """Least deadline of a step, in seconds, where none is given: other work on a machine has held one up for
 a minute."""
 TIMES = 10
-"""The deadline of a step in medians of recent steps, or in longest waits for data, where none is given."""
-OUTSIDE, OUTSIDE_FLOOR = 3600.0, 600.0
+"""The deadline of a step in longest of the recent steps, where none is given."""
+OUTSIDE = 3600.0
 """Deadline of what is no step, where none is given: of the start, the first step, evaluations, checkpoints
-and exports. Of the next of a kind it is `TIMES` the longest so far, at least the second of these."""
+and exports."""
 END = 600.0
 """Deadline of the end after an error: a checkpoint that is being written is waited for."""
 RANKS_A_SECOND = 50
@@ -55,7 +54,7 @@ class Watchdog:
     def __init__(self, run_folder: Path, deadline: float | None) -> None:
         """
         Args:
-            deadline: seconds of a step; 0: no deadline; None: `TIMES` medians, or waits for data, at least
+            deadline: seconds of a step; 0: no deadline; None: `TIMES` the longest recent step, at least
                 `FLOOR`.
         """
         self.run_folder, self.deadline = run_folder, deadline
@@ -63,7 +62,6 @@ class Watchdog:
         self._ending: Ending | None = None
         self._clock: Stopwatch | None = None
         self._recent: deque[float] = deque(maxlen=64)
-        self._longest: dict[str, float] = {}
         self._step, self._outside, self._moves = 0, ["start"], 0
         self._idle = 0.0
         self._done, self._fired, self._turn = threading.Event(), threading.Event(), threading.Lock()
@@ -95,11 +93,9 @@ class Watchdog:
         """Enclose what is no step: it has a deadline of its own."""
         self._outside.append(phase)
         self._moves += 1
-        began = time.monotonic()
         try:
             yield
         finally:
-            self._longest[phase] = max(self._longest.get(phase, 0.0), time.monotonic() - began)
             self._outside.remove(phase)
             self._moves += 1
 
@@ -146,13 +142,8 @@ class Watchdog:
         if self._outside and self._outside[-1] == ENDS:
             return END
         if not self._outside and len(self._recent) >= (1 if self.deadline else 3):
-            # a slow loader makes all wait for a batch, once for many steps' batches
-            wait = self._clock.longest.get("data", 0.0) if self._clock is not None else 0.0
-            return self.deadline or max(FLOOR, TIMES * max(statistics.median(self._recent), wait))
-        if self.deadline:
-            return TIMES * self.deadline
-        longest = self._longest.get(self._outside[-1]) if self._outside else None
-        return OUTSIDE if longest is None else max(OUTSIDE_FLOOR, TIMES * longest)
+            return self.deadline or max(FLOOR, TIMES * max(self._recent))
+        return TIMES * self.deadline if self.deadline else OUTSIDE
 
     def _beat(self) -> None:
         assert self._ending is not None

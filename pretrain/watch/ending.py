@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from augment.core.errors import AugmentationError
 from augment.core.waiting import within
-from pretrain.checkpoint.folder import candidates, step_of
+from pretrain.checkpoint.store import candidates, step_of
 from pretrain.common.error_output import is_printed, mark_printed, print_before_sending, print_error
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably

@@ -31,14 +31,14 @@ class Stragglers:
 
     def __init__(self, clock: Stopwatch, run_folder: Path, speaks: bool) -> None:
         """speaks: whether this rank warns; it reads on which machine the others run."""
-        self._clock, self._folder, self._speaks = clock, run_folder / FOLDER, speaks
+        self.clock, self._folder, self._speaks = clock, run_folder / FOLDER, speaks
         self._row_began = self._sent = 0.0
         self._slow_rank: int | None = None
         self._slow_rows = 0  # consecutive ones, of that rank
 
     def busy(self) -> int:
         """Return this rank's microseconds in `PARTS` since the last row."""
-        self._sent = self._clock.spent(PARTS)
+        self._sent = self.clock.spent(PARTS)
         return int(1e6 * (self._sent - self._row_began))
 
     def end_row(self, busy: Sequence[int]) -> tuple[dict[str, Any], str | None]:

@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
         synchronous = seconds(lambda: save(state={"step": 2 * number}, background=False))  # noqa: B023
         waits = seconds(lambda: save(state={"step": 2 * number + 1}))  # noqa: B023  (called at once)
         rounds.append((synchronous, waits, seconds(saver.wait)))
-    load = seconds(lambda: store.load(store.latest(folder), engine, verify=False))
+    load = seconds(lambda: store.load(store.latest(folder), engine))
     saver.close()
     if dist.get_rank() == 0:
         (_, (first, _), _), *rest = rounds

@@ -1,4 +1,4 @@
-"""Fuzz target: checkpoint folders, `pretrain.checkpoint.folder`."""
+"""Fuzz target: checkpoint folders, `pretrain.checkpoint.store`."""
 
 import hashlib
 import json
@@ -11,9 +11,9 @@ import torch
 from fuzz_target import Target, refused, to_json
 from mutations import mutated_bytes, mutated_tree
 
-from pretrain.checkpoint import folder as checkpoint
-from pretrain.checkpoint.folder import CheckpointError
-from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter
+from pretrain.checkpoint import store as checkpoint
+from pretrain.checkpoint.folder_writer import TensorEntry, TensorFileWriter
+from pretrain.checkpoint.store import CheckpointError
 
 _SERIES = ("parameters", "exp_avg")
 
@@ -93,7 +93,7 @@ class Checkpoints(Target):
         """Read all of a good checkpoint."""
         assert isinstance(checkpoint.read_state(self._path), dict)
         for series, count in json.loads((self._path / "state.json").read_bytes())["series"].items():
-            names = checkpoint.tensor_names(self._path, series)
+            names = list(checkpoint.locate(self._path, series))
             assert len(names) == count, f"{len(names)} names where {count} tensors of {series} were counted"
             reader = checkpoint.TensorReader()
             for name, file in checkpoint.locate(self._path, series).items():

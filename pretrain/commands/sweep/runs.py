@@ -123,7 +123,7 @@ class SweepRun:
 
 
 def unequal_inputs(runs: Iterable[SweepRun]) -> list[str]:
-    """Return the names of the inputs (`pretrain.start.inputs`) in which finished runs differ.
+    """Return the names of the inputs (`pretrain.start.continuity`) in which finished runs differ.
 
     A file found by the environment may have been replaced between two runs, which their digests do not show.
     """

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pretrain.checkpoint.folder import candidates, problem_with, read_state
+from pretrain.checkpoint.store import candidates, problem_with, read_state
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.config.recipe import load_config

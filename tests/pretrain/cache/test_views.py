@@ -253,5 +253,5 @@ def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     train.parts = [train]
     data = start_data.Data(trains_on(settings), [], train, None, None, None, None, {})
     model = SimpleNamespace(encoder=encoder, objective=SimpleNamespace(roles=(), masked_copies=1))
-    lines = summary.lines_of_run(settings, data, model, None, 1, "")
+    lines = summary.lines_of_run(settings, data, model, 1, "")
     assert any(line.startswith(f"data       {folder}: 70 sequences") for line in lines)

@@ -28,9 +28,8 @@ from checkpoint_helpers import save
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.engine_state import engine_state, parameter_shape
-from pretrain.checkpoint.folder_writer import Retention
+from pretrain.checkpoint.folder_writer import Retention, TensorFileWriter
 from pretrain.checkpoint.saver import Saver
-from pretrain.checkpoint.tensor_file import TensorFileWriter
 from pretrain.step.engine import without_shared_memory_reduction
 
 
@@ -173,7 +172,7 @@ def straight_and_resumed(root: Path, stages: list[int], out: dict) -> None:
     for stage in stages:
         went = straight(root / str(stage), stage)
         torch.save(went, root / f"{stage}.pt")
-        came = resume(store.resume_point(root / str(stage)).path, stage, stepped=stage == 1)
+        came = resume(store.choose(root / str(stage)).path, stage, stepped=stage == 1)
         out[f"same {stage}"] = {
             "changed by saving": went["changed by saving"],
             "named too early": went["early"],
@@ -189,7 +188,7 @@ def cross(root: Path, pairs: list[list[int]], out: dict) -> None:
     only."""
     for saved, stage in pairs:
         went = torch.load(root / f"{saved}.pt", weights_only=True)
-        came = resume(store.resume_point(root / str(saved)).path, stage)
+        came = resume(store.choose(root / str(saved)).path, stage)
         # unused parameters have no moments at ZeRO 0 and zero ones in a flat partition
         names = [n for n in went["at_save"] if "unused" not in n or n.startswith("parameters")]
         end = max(
@@ -212,7 +211,7 @@ def before_first_step(root: Path, stages: list[int], out: dict) -> None:
         engine = build(stage)
         save(root / f"fresh{stage}", engine, {"step": 0}, keep=1)
         reference = train(engine, 0, 3)
-        came = resume(store.resume_point(root / f"fresh{stage}").path, stage, stepped=True)
+        came = resume(store.choose(root / f"fresh{stage}").path, stage, stepped=True)
         out[f"fresh {stage}"] = {
             "losses": reference == came["losses"],
             "end": bits_differ(snapshot(engine), came["at_end"]),
@@ -249,7 +248,7 @@ def out_of_disk(root: Path, out: dict) -> None:
             "left": sorted(p.name for p in (root / "full").iterdir()),
         }
     TensorFileWriter.write = original
-    out["out of disk"]["good"] = store.resume_point(root / "full").path == good
+    out["out of disk"]["good"] = store.choose(root / "full").path == good
     save(root / "full", engine, {"step": 2}, keep=1)
     out["out of disk"]["again"] = sorted(p.name for p in (root / "full").iterdir())
 
@@ -318,7 +317,7 @@ def after_kills(root: Path, kills: list[str], out: dict) -> None:
     losses = train(engine, 0, 9)
     whole = snapshot(engine)
     for name in kills:
-        found = store.resume_point(root / name).path
+        found = store.choose(root / name).path
         came = resume(found, 1, steps=9 - store.read_state(found)["step"])
         out[name] = {
             "step": came["state"]["step"],

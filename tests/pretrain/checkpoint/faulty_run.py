@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from pretrain.checkpoint.tensor_file import TensorFileWriter
+from pretrain.checkpoint.folder_writer import TensorFileWriter
 
 CALLS = {
     "writes": [

@@ -20,7 +20,7 @@ from run_helpers import BUSY, command, kill, outputs_of, records, start
 from unbroken_runs import FLAGS, MOST_STEPS, Seen, World, content_of, require_rows, weights_of
 from write_faults import is_lock
 
-from pretrain.checkpoint.folder import candidates, problem_with, read_state, step_of
+from pretrain.checkpoint.store import candidates, problem_with, read_state, step_of
 from pretrain.commands.inspect import inspect
 from pretrain.common.shutdown import EXIT_REQUEUE
 from pretrain.export.folder import read_policy

@@ -19,10 +19,9 @@ from safetensors.torch import save_file
 from test_checkpoint import launch, results_of
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import TensorReader
-from pretrain.checkpoint.folder_writer import Retention
+from pretrain.checkpoint.folder_writer import Retention, TensorFileWriter
 from pretrain.checkpoint.saver import Saver
-from pretrain.checkpoint.tensor_file import TensorFileWriter
+from pretrain.checkpoint.store import TensorReader
 from pretrain.common import files
 from pretrain.config.recipe import validate_config
 from pretrain.start.checkpoints import Checkpoints

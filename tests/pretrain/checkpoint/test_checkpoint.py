@@ -133,7 +133,7 @@ def test_only_safe_formats_and_the_layout_documented(saved):
     }  # fmt: skip
     assert (saved / "latest").read_text() == "step-00000003\n"
     assert store.read_state(saved / "step-00000003") == {"step": 3, "best": 0.1 + 0.2}
-    assert store.tensor_names(saved / "step-00000003") == ["bias", "weight"]
+    assert list(store.locate(saved / "step-00000003", "parameters")) == ["bias", "weight"]
 
 
 def test_keeps_the_newest_and_sets_abandoned_futures_aside(saved, caplog):

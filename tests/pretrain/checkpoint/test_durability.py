@@ -11,9 +11,8 @@ from export_helpers import make_run
 from run_helpers import fork, status_of
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import choose, quarantine
-from pretrain.checkpoint.folder_writer import FolderWriter
-from pretrain.checkpoint.tensor_file import TensorEntry
+from pretrain.checkpoint.folder_writer import FolderWriter, TensorEntry
+from pretrain.checkpoint.store import choose, quarantine
 from pretrain.common.files import replace_durably
 from pretrain.export.folder import export
 

@@ -68,8 +68,6 @@ def test_a_rate_of_masking_that_falls_is_resumed_bitwise_and_on_two_ranks(tiny_d
     run, again, other = (tmp_path / name for name in ("run", "again", "other"))
     flags = FALLING | {"checkpoint__keep": 9, "model__attention_dropout": 0}
     said = finish(start(command(tiny_data, run, **flags)))
-    rates = "0.4 of the tokens, evenly to 0.2 at step 4, evenly to 0.05 at step 8, evenly to 0.05 at step 20"
-    assert f"{rates}; held-out loss at 0.15; the rate from step 20 on is not reached" in said
     assert "held-out MLM loss at 0.15 (nats)" in said
     rows = {row["step"]: row["masked_tokens"] for row in records(run) if "loss" in row}
     assert rows[1] > 1.5 * rows[5] > 2 * rows[9]

@@ -8,7 +8,7 @@ from checkpoint_helpers import PlainEngine, save
 from write_faults import Subject, require_all
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import CheckpointError, candidates
+from pretrain.checkpoint.store import CheckpointError, candidates
 
 
 def save_value(folder: Path, step: int, value: float) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter, split_entries
+from pretrain.checkpoint.folder_writer import TensorEntry, TensorFileWriter, split_entries
 
 
 def test_streamed_file_is_what_safetensors_writes_and_reads(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from run_helpers import command, finish, records, start
 from safetensors import safe_open
 
-from pretrain.checkpoint.folder import candidates, read_tensors, step_of
+from pretrain.checkpoint.store import candidates, read_tensors, step_of
 
 MOST_STEPS = 24  # of a run that has been made longer
 EVERY = 2  # steps from one checkpoint to the next

@@ -15,7 +15,7 @@ from export_helpers import make_run
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from pretrain.checkpoint.folder import read_tensors
+from pretrain.checkpoint.store import read_tensors
 from pretrain.common.cli import run
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config

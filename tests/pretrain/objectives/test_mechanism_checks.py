@@ -238,9 +238,3 @@ def test_diffcse_is_alive_when_it_finds_replaced_tokens(tmp_path, right, alive):
         "diffcse_always_original_accuracy": pytest.approx(1 - share),
     }
     assert ("diffcse" not in inert_in(found)) == alive
-
-
-@pytest.mark.parametrize("loss, alive", [(2.1, True), (2.4, False)])
-def test_clear_is_alive_below_what_lengths_alone_reach(loss, alive):
-    row = {"loss": {"contrastive": loss}, "contrastive_length_only": 2.3}
-    assert ("clear" not in inert_in(row)) == alive

@@ -22,7 +22,7 @@ from pretrain.prepare import jobs
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.work_folder import SentenceCounts
-from pretrain.start.data import warn_if_outdated
+from pretrain.start.data import check_parts
 
 QUIETLY = {"workers": 1, "progress": False}
 
@@ -161,10 +161,13 @@ def test_data_of_an_earlier_version_is_used_and_said_so(corpus, tmp_path, capsys
     out = tmp_path / "out"
     assert prepare(config(corpus), out, **QUIETLY)["preparation"] == PREPARATION
     prepare(config(corpus), out, **QUIETLY)
-    warn_if_outdated(ShardReader(out))
+    check_parts(ShardReader(out), "refuse")
     assert "WARNING" not in capsys.readouterr().err
     make_old(out)
-    for look in (lambda: prepare(config(corpus), out, **QUIETLY), lambda: warn_if_outdated(ShardReader(out))):
+    for look in (
+        lambda: prepare(config(corpus), out, **QUIETLY),
+        lambda: check_parts(ShardReader(out), "refuse"),
+    ):
         look()
         (line,) = capsys.readouterr().err.splitlines()
         assert str(out) in line and "earlier version (1, this is " in line and "--overwrite" in line

@@ -4,6 +4,7 @@ resume."""
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.export.folder import export, read_policy
 from pretrain.export.sums import changed_files
-from pretrain.start.checkpoints import repair_best
+from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.progress import Progress
 
 
@@ -71,8 +72,18 @@ def alone(tmp_path):
 def best_of_run(run, best_step: int) -> Progress:
     """Repair best/ of a run whose checkpoint records this best step; returns what the run goes on with."""
     progress = Progress(step=7, best_step=best_step, best_score=-3.0, best_by="heldout_mlm_loss")
-    repair_best(run, progress, checkpoint_of_start)
+    WithoutEngine(run).repair_best(progress)
     return progress
+
+
+class WithoutEngine(Checkpoints):
+    """The checkpoints of a run whose untrained model is one of `make_run`."""
+
+    def __init__(self, run: Path) -> None:
+        self.config = SimpleNamespace(run_folder=run)
+
+    def save_progress(self, progress, root=None, wait=False, say=None) -> Path:
+        return checkpoint_of_start(root)
 
 
 def checkpoint_of_start(root) -> Path:
@@ -122,7 +133,7 @@ def test_a_best_that_cannot_be_made_again_is_set_aside_and_the_next_evaluation_i
         and (kept or "is missing") in said
         and "next evaluation counts as the best" in said
     )
-    repair_best(run, progress, checkpoint_of_start)  # a second resume, before an evaluation
+    WithoutEngine(run).repair_best(progress)  # a second resume, before an evaluation
     assert capfd.readouterr().err == ""
     assert progress.note_scores({"heldout_mlm_loss": 9.0}) and progress.best_step == 7
 

@@ -11,7 +11,7 @@ from test_bad_input import refused
 
 from augment.spec.resources import resource_hash
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import read_tensors
+from pretrain.checkpoint.store import read_tensors
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.model.encoder import build_encoder
 
@@ -35,7 +35,7 @@ def test_it_resumes_with_the_same_guide_wherever_that_lies_and_with_no_other(tin
         return command(tiny_data, run, **flags, objective__false_negatives__guide=guide, **more)
 
     output = finish(start(words(guide), ranks=2))
-    assert f"(guide: {guide})" in output and "the guide is frozen: bert, " in output
+    assert f"the frozen encoder {guide}: bert, " in output
     shares = [row["contrastive_masked_share"] for row in records(run) if "contrastive_masked_share" in row]
     assert len(shares) == 4 and all(0 < share < 1 for share in shares)
     checkpoint, first = run / "checkpoints" / "step-00000002", resource_hash(guide)

@@ -16,8 +16,7 @@ from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective, view_specs
-from pretrain.start.data import Data
-from pretrain.start.views import require_different_views
+from pretrain.start.data import Data, require_different_views
 
 SMALL = {"type": "bert", "layers": 1, "hidden_size": 32, "heads": 4, "max_positions": 64}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}

@@ -13,7 +13,7 @@ from torch import nn
 
 from augment.core.ragged import Ragged
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import read_json
+from pretrain.checkpoint.store import read_json
 from pretrain.commands.sweep.runs import identity
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config, validate_config
@@ -23,7 +23,7 @@ from pretrain.model.architectures import FAMILIES, architecture_of, config_from
 from pretrain.model.encoder import build_encoder, load_encoder
 from pretrain.objectives import build_objective
 from pretrain.start.continuity import record_changes
-from pretrain.start.encoder import check_sources, make_encoder, start_at_frequencies
+from pretrain.start.encoder import check_sources, start_at_frequencies, starting_encoder
 from pretrain.start.folder import dry_run_config
 
 SIZES = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 48, "max_positions": 40}
@@ -72,14 +72,14 @@ def settings(source: Path | None, **model):
 
 def test_what_is_recorded_is_true_of_the_model(tmp_path):
     config = settings(saved(tmp_path), dropout=0.3)
-    encoder = make_encoder(config, FakeTokenizer())
+    encoder = starting_encoder(config, FakeTokenizer())
     expected = SIZES | {"type": "bert", "dropout": 0.3, "attention_dropout": 0.1}
     assert {key: getattr(config.model, key) for key in expected} == expected
     assert (
         encoder.lm.config.hidden_dropout_prob == 0.3 and encoder.lm.config.attention_probs_dropout_prob == 0.1
     )
     # what a run's config.yaml says
-    assert make_encoder(settings(tmp_path, **expected), FakeTokenizer()).hidden_size == 32
+    assert starting_encoder(settings(tmp_path, **expected), FakeTokenizer()).hidden_size == 32
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_is_recorded_is_true_of_the_model(tmp_path):
 )
 def test_a_size_that_a_checkpoint_does_not_have_is_refused(tmp_path, key, value, has):
     with pytest.raises(UserError, match=rf"{tmp_path} has model\.{key} {has}, not {value}\."):
-        make_encoder(settings(saved(tmp_path), **{key: value}), FakeTokenizer())
+        starting_encoder(settings(saved(tmp_path), **{key: value}), FakeTokenizer())
 
 
 def test_the_second_encoder_of_an_objective_has_the_dropout_of_the_first(tmp_path):
@@ -108,7 +108,7 @@ def test_the_second_encoder_of_an_objective_has_the_dropout_of_the_first(tmp_pat
         },
         "test",
     )
-    encoder = make_encoder(config, FakeTokenizer())
+    encoder = starting_encoder(config, FakeTokenizer())
     objective = build_objective(config, encoder, FakeTokenizer()).train()
     rates = [
         [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
@@ -126,7 +126,7 @@ def test_sizes_of_a_recipe_are_those_of_its_random_model(tmp_path):
     recipe.write_text("model: {layers: 4, hidden_size: 256, dropout: 0.2, pooling: mean}\n")
     config = load_config(recipe, {"init": str(saved(tmp_path / "model")), "model.heads": "2"})
     assert config.model.model_fields_set == {"init", "dropout", "heads"} and config.model.pooling == "mean"
-    make_encoder(config, FakeTokenizer())
+    starting_encoder(config, FakeTokenizer())
     assert (config.model.layers, config.model.hidden_size, config.model.dropout) == (2, 32, 0.2)
     recipe.write_text(f"model: {{layers: 4, init: {tmp_path / 'model'}}}\n")  # one that contradicts itself
     assert load_config(recipe, {}).model.layers == 4
@@ -184,7 +184,7 @@ def test_by_the_command(tiny_data, tmp_path):
 def test_a_resumed_run_takes_the_starting_models_dropout_unless_it_is_given(tmp_path):
     source = str(saved(tmp_path))
     config = load_config(None, {"init": source, "model.dropout": "0.3"})
-    make_encoder(config, FakeTokenizer())
+    starting_encoder(config, FakeTokenizer())
     state = {"config": config.model_dump(mode="json"), "step": 5, "progress": {}}
     for given in ({}, {"model.dropout": "0.3"}, {"model.attention_dropout": "0.1"}, {"model.layers": "2"}):
         record_changes(load_config(None, {"init": source, **given}), state, tmp_path)

@@ -15,14 +15,14 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
-from pretrain.start import inputs
+from pretrain.start import continuity
 
 
 def collect(data, **flags):
     settings = load_config(
         None, {"objective": "clear", "data": str(data)} | {k.replace("__", "."): v for k, v in flags.items()}
     )
-    return inputs.collect(
+    return continuity.collect(
         settings, view_specs(settings), ShardReader(data, "train"), ShardReader(data, "heldout")
     )
 
@@ -77,7 +77,7 @@ def test_every_input_counts_by_its_content(tiny_data, tmp_path):
         change()
         now = collect(data, augment__spec="subs", augment__synonyms=str(table))
         with pytest.raises(UserError) as caught:
-            inputs.require_same("step-1", before, now)
+            continuity.require_same("step-1", before, now)
         return {
             line.split(" was ")[0].strip() for line in str(caught.value).splitlines()[1:] if " was " in line
         }
@@ -100,7 +100,7 @@ def test_every_input_counts_by_its_content(tiny_data, tmp_path):
     # How the data was made is no input: the shards record it.
     edit(lambda m: m.update(run={"seconds": 1}))
     assert (
-        inputs.require_same(
+        continuity.require_same(
             "step-1", before, collect(data, augment__spec="subs", augment__synonyms=str(table))
         )
         == []
@@ -117,17 +117,17 @@ def test_all_that_differs_is_one_error_and_what_cannot_change_cannot_be_accepted
         for name in ("shards", "rules", "contextual.model", "synonyms")
     }
     with pytest.raises(UserError) as caught:
-        inputs.require_same("step-7", before, now)
+        continuity.require_same("step-7", before, now)
     shards = "shards was aaaaaaaaaaaa (/then), is bbbbbbbbbbbb (/now)"
     for needle in ("step-7", shards, "rules was", "contextual.model"):
         assert needle in str(caught.value)
     assert "--checkpoint.accept 'rules,contextual.model'" in str(caught.value)
     with pytest.raises(UserError, match="shards cannot change within a run"):
-        inputs.require_same("step-7", before, now, "rules,shards")
+        continuity.require_same("step-7", before, now, "rules,shards")
     with pytest.raises(UserError, match="has no input tables; it has shards, rules"):
-        inputs.require_same("step-7", before, now, "tables")
+        continuity.require_same("step-7", before, now, "tables")
     same = before | {"rules": now["rules"]}
-    assert inputs.require_same("step-7", before, same, " rules ") == [
+    assert continuity.require_same("step-7", before, same, " rules ") == [
         {"key": "input rules", "from": "aaaaaaaaaaaa (/then)", "to": "bbbbbbbbbbbb (/now)"}
     ]
 

@@ -12,7 +12,7 @@ from pretrain.data.batch import ViewSpec
 from pretrain.export.folder import export
 from pretrain.model.layer import layers_of
 from pretrain.objectives import build_objective, view_specs
-from pretrain.start.encoder import make_encoder
+from pretrain.start.encoder import starting_encoder
 
 SIZES = {"layers": 3, "hidden_size": 16, "heads": 2, "intermediate_size": 24, "max_positions": 20}
 
@@ -63,7 +63,7 @@ def config_of(name="simcse", model=None, **objective):
 
 def built(config):
     tokenizer = make_tokenizer()
-    encoder = make_encoder(config, tokenizer)
+    encoder = starting_encoder(config, tokenizer)
     return encoder, build_objective(config, encoder, tokenizer, 3)
 
 

@@ -6,7 +6,7 @@ from run_helpers import command, outputs_of, start
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
-from pretrain.start.views import require_signal
+from pretrain.start.data import require_signal
 from pretrain.step.heldout import signal_to_noise
 
 

@@ -64,7 +64,7 @@ def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> Pret
         Checkpoints(config, engine, {}),
     )
     run.telemetry, run.shutdown = Telemetry(Path(), 100, rank=1), Running()
-    run.evaluation = run._keep_best = never
+    run.evaluation = run.checkpoints.keep_best = never
     run.extra_metrics = lambda step: {}
     with contextlib.suppress(StopIteration):
         run.prepare_steps()

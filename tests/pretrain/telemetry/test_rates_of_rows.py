@@ -20,6 +20,7 @@ from pretrain.step_log import StepLog
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.telemetry.throughput import Throughput
 from pretrain.watch.stragglers import Stragglers
 
 
@@ -42,7 +43,7 @@ def test_a_step_that_is_written_during_the_next_has_its_own_time(tmp_path):
                 telemetry.log(step, {"left_out": {"why": "a spike"}})
             telemetry.log(step, {"loss": {"total": 1.0}})
 
-    with Telemetry(tmp_path, 12, stream=io.StringIO(), clock=clock) as telemetry:
+    with Telemetry(tmp_path, 12, stream=io.StringIO(), throughput=Throughput(clock)) as telemetry:
         for step in range(1, 13):
             clock.now += step
             write()
@@ -82,7 +83,6 @@ def test_every_step_is_in_one_row_and_one_with_a_fault_in_none(tmp_path):
             telemetry,
             Faults(config, None, None, telemetry, progress, str),
             Stragglers(clock, tmp_path, speaks=True),
-            clock,
             None,
             objective,
             lambda step: {"steps_done": step},

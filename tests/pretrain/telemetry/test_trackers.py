@@ -136,10 +136,10 @@ class Gone(Tracker):
     """A tracker whose network goes away, or hangs, after three rows."""
 
     def __init__(self, hangs: bool) -> None:
-        super().__init__()
+        super().__init__(trackers.Tracking(), Path(), continued=False)
         self.hangs, self.rows = hangs, 0
 
-    def open(self, run) -> None:
+    def open(self) -> None:
         pass
 
     def write(self, step, wall_time, values) -> None:
@@ -157,7 +157,7 @@ class Gone(Tracker):
 @pytest.mark.parametrize(("hangs", "said"), [(False, "network is unreachable."), (True, "has not taken")])
 def test_training_goes_on_without_a_tracker_that_fails(hangs, said, tmp_path, monkeypatch):
     gone, stream = Gone(hangs), io.StringIO()
-    monkeypatch.setitem(trackers.TRACKERS, "mlflow", lambda: gone)
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", lambda *_: gone)
     monkeypatch.setattr(trackers, "CLOSE_SECONDS", 3.0 if hangs else 60.0)
     with Telemetry(tmp_path, 50, stream=stream, tracking=trackers.Tracking(["mlflow"])) as telemetry:
         for step in range(1, 51):

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from pretrain.checkpoint.folder import CheckpointError
+from pretrain.checkpoint.store import CheckpointError
 from pretrain.common.errors import UserError
 from pretrain.common.passing_faults import DEVICE, PEER, SLOW, STORAGE, fault_of
 from pretrain.start.resume import NotFinite

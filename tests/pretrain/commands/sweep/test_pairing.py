@@ -15,7 +15,7 @@ from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.objectives import build_objective
 from pretrain.start.data import open_data
-from pretrain.start.encoder import make_encoder
+from pretrain.start.encoder import starting_encoder
 from pretrain.step.plan import VIEWS, masking, passes_of
 
 ROWS = {
@@ -41,7 +41,7 @@ def started(config):
     """Return three steps' batches as a run draws them, the passes of each, the encoder's weights."""
     data = open_data(config)
     torch.manual_seed(config.train.seed)
-    encoder = make_encoder(config, data.tokenizer)
+    encoder = starting_encoder(config, data.tokenizer)
     weights = {name: value.clone() for name, value in encoder.state_dict().items()}
     objective = build_objective(config, encoder, data.tokenizer, data.labels)
     spec = BatchSpec(data.views, Masking.of(config.objective), data.vocabulary, data.synonyms, 64)

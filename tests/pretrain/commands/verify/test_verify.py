@@ -11,7 +11,7 @@ import pytest
 import torch
 from run_helpers import command, finish, kill, outputs_of, records, reproducible_records, start, wait_for
 
-from pretrain.checkpoint import folder as checkpoint_folder
+from pretrain.checkpoint import store as checkpoint_folder
 from pretrain.commands.verify.__main__ import verify
 from pretrain.commands.verify.files import check_files
 from pretrain.commands.verify.replay import Replay
