@@ -15,14 +15,13 @@ from augment.rules import (
     substitution,
     tense,
     word_order,
-    yoda,
 )
 from augment.sda import entries
 from augment.tokens import rules
 
 _MODULES = (
     rules, entries, contractions, numbers, discourse, gender, colors, places, letters, word_order,
-    substitution, phrases, yoda, clauses, tense, vectors, masked, translation,
+    substitution, phrases, clauses, tense, vectors, masked, translation,
 )  # fmt: skip
 
 CATALOGUE: dict[str, Entry] = {

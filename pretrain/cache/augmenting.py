@@ -65,24 +65,22 @@ def augment(
     tokens; where augmentations of tokens come after those of text, by their tokens alone.
     """
     texts: dict[int, str] = {}
-    origins: dict[int, str] = {}
+    normalised: list[int] = []
     if pipeline.needs_text:
         assert sentences is not None  # opening the pipeline refused data without parses
         texts = pipeline.texts(keys, sentences)
-        origins = {row: sentences.text(row) for row in texts}
-    normalised = [row for row, text in texts.items() if normalise(text) == normalise(origins[row])]
+        normalised = [row for row, text in texts.items() if normalise(text) == normalise(sentences.text(row))]
     outcome = np.full(len(source), NOT_APPLICABLE, dtype=np.int64)
     if pipeline.works_on_tokens:
-        everything = clip(pipeline.tokens(source, keys, texts, list(origins.values())), max_length)
+        everything = clip(pipeline.tokens(source, keys, texts), max_length)
         rows = np.flatnonzero(~equal_sequences(source, everything))
         tokens = everything.take(rows)
     else:
         rows = np.array(sorted(texts), dtype=np.int64)
-        new, old = ([made[row] for row in rows.tolist()] for made in (texts, origins))
         tokens = Ragged.empty()
         if len(rows):
             assert pipeline.encoder is not None  # what has new texts works on text, and can encode them
-            tokens = clip(pipeline.encoder(new, old, source.take(rows)), max_length)
+            tokens = clip(pipeline.encoder([texts[row] for row in rows.tolist()]), max_length)
     outcome[rows] = CHANGED
     outcome[rows[equal_sequences(source.take(rows), tokens)]] = SAME
     one_stage = len(pipeline.stages) == 1
