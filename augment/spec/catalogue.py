@@ -7,11 +7,10 @@ from augment.rules import (
     colors,
     contractions,
     discourse,
-    gender,
     letters,
+    names,
     numbers,
     phrases,
-    places,
     substitution,
     tense,
     word_order,
@@ -20,7 +19,7 @@ from augment.sda import entries
 from augment.tokens import rules
 
 _MODULES = (
-    rules, entries, contractions, numbers, discourse, gender, colors, places, letters, word_order,
+    rules, entries, contractions, numbers, discourse, names, colors, letters, word_order,
     substitution, phrases, clauses, tense, vectors, masked, translation,
 )  # fmt: skip
 

@@ -62,7 +62,7 @@ class WordNet:
         self._index = {pos: _Index(self._open(f"index.{name}")) for pos, name in _FILES.items()}
         self._data = {pos: self._open(f"data.{name}") for pos, name in _FILES.items()}
         self._tagged = _Index(self._open(_COUNTS))
-        self._offsets = functools.lru_cache(maxsize=1 << 16)(self._find_offsets)
+        self.offsets = functools.lru_cache(maxsize=1 << 16)(self._offsets)
         self.synset = functools.lru_cache(maxsize=1 << 15)(self._synset)
 
     def __reduce__(self):
@@ -83,15 +83,15 @@ class WordNet:
 
     def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:
         """Return the senses of a lemma, the most frequent first (or the first `most`); pos: n, v, a, r."""
-        return tuple([self.synset(int(offset), pos) for offset in self._offsets(lemma, pos)[:most]])
+        return tuple([self.synset(offset, pos) for offset in self.offsets(lemma, pos)[:most]])
 
-    def _find_offsets(self, lemma: str, pos: str) -> tuple[bytes, ...]:
-        """Return the offsets of a lemma's synsets, as they are written."""
+    def _offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
+        """Return the offsets of a lemma's senses, the most frequent one first."""
         line = self._index[pos].find(lemma.replace(" ", "_").lower().encode() + b" ")
         if line is None:
             return ()
         fields = line.split()
-        return tuple(fields[-int(fields[2]) :])
+        return tuple(map(int, fields[-int(fields[2]) :]))
 
     def _synset(self, offset: int, pos: str) -> Synset:
         data = self._data[pos]
@@ -109,13 +109,9 @@ class WordNet:
         places = tuple([place.rstrip(")") for _, _, place in names])
         return Synset(lemmas, tuple(fields[start + 1 : stop]), places, frames)
 
-    def offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
-        """Return the offsets of a lemma's senses, the most frequent one first."""
-        return tuple([int(offset) for offset in self._offsets(lemma, pos)])
-
     def counts(self, lemma: str, pos: str) -> tuple[int, ...]:
         """Return how often WordNet's makers tagged each sense of a lemma, in the order of the senses."""
-        found = [0] * len(self._offsets(lemma, pos))
+        found = [0] * len(self.offsets(lemma, pos))
         key = lemma.replace(" ", "_").lower().encode() + b"%"
         for line in self._tagged.lines(key):
             sense, number, count = line.split()
