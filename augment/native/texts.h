@@ -1,4 +1,4 @@
-// Loops over the letters of a text: for augment/rules/letters.py and augment/text/word_forms.py.
+// Loops over the letters of a text: for augment/rules/spelling.py and augment/text/word_forms.py.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace {
 
-// Returns the text with letters replaced by similar ones, outside the spans: the loop of `augment.rules.letters.look_alike`.
+// Returns the text with letters replaced by similar ones, outside the spans: the loop of `augment.rules.spelling.look_alike`.
 nb::object look_alike(nb::str text, nb::dict similar, uint64_t threshold, Draws& draws, const std::vector<Span>& spans) {
     const Letters given(text);
     std::vector<Py_UCS4> letters(static_cast<size_t>(given.size));

@@ -7,10 +7,9 @@ from augment.rules import (
     colors,
     contractions,
     discourse,
-    letters,
     names,
-    numbers,
     phrases,
+    spelling,
     substitution,
     tense,
     word_order,
@@ -19,7 +18,7 @@ from augment.sda import entries
 from augment.tokens import rules
 
 _MODULES = (
-    rules, entries, contractions, numbers, discourse, names, colors, letters, word_order,
+    rules, entries, contractions, spelling, discourse, names, colors, word_order,
     substitution, phrases, clauses, tense, vectors, masked, translation,
 )  # fmt: skip
 

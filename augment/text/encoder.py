@@ -9,7 +9,6 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from augment.core.compiled import native
 from augment.core.ragged import Ragged, offsets_of
 from augment.text.cleaning import SpecialTokens, clean, for_clean_text
 
+Spelling = tuple[str, tuple[Any, ...]] | None
 MOST_PIECES = 1 << 16  # kept by an encoder, and as many older ones: some 20 MB
 LONGEST_PIECE = 64  # characters; longer pieces (Chinese has few spaces) do not occur again
 
@@ -61,12 +61,12 @@ class TextEncoder:
 
     def _empty_pieces(self) -> Any:
         """Return compiled `Pieces` that have met none; None if texts must stay whole."""
-        words = self._words
-        if words is None:
+        if self._words is None:
             return None
-        pieces = native.Pieces(words.opens_alike, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
-        if words.spelling is not None:
-            method, arguments = words.spelling
+        opens_alike, spelling = self._words
+        pieces = native.Pieces(opens_alike, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
+        if spelling is not None:
+            method, arguments = spelling
             getattr(pieces, method)(*arguments, self._added_tokens, LONGEST_PIECE)
         return pieces
 
@@ -123,20 +123,12 @@ _BLOCKS = ((0xC0, 0x2B0), (0x370, 0x400), (0x400, 0x530), (0x1E00, 0x1F00))
 _LETTERS = [letter for first, last in _BLOCKS for letter in map(chr, range(first, last)) if letter.isalpha()]
 
 
-@dataclass(frozen=True)
-class WordSpelling:
-    """How a tokenizer that cuts at every space spells words.
+def words_between_spaces(tokenizer: Any) -> tuple[bool, Spelling] | None:
+    """Return how a tokenizer spells that cuts text at every space, None for another tokenizer.
 
-    opens_alike: a piece has the same tokens at the beginning of a text as behind a space. spelling: the
-    method of the compiled `Pieces` that spells new words, and its first arguments, or None.
+    That is whether a piece has the same tokens at the beginning of a text as behind a space; and the method
+    of the compiled `Pieces` that spells new words, with its first arguments, or None.
     """
-
-    opens_alike: bool
-    spelling: tuple[str, tuple[Any, ...]] | None
-
-
-def words_between_spaces(tokenizer: Any) -> WordSpelling | None:
-    """Return what describes a tokenizer that cuts text at every space, None for another tokenizer."""
     settings = json.loads(tokenizer.to_str())
     before, model, steps = settings["pre_tokenizer"] or {}, settings["model"], _normalizers(settings)
     # Added tokens with a space match across pieces, and normalised ones match other letters ("c++" for an
@@ -146,13 +138,13 @@ def words_between_spaces(tokenizer: Any) -> WordSpelling | None:
     if any(step not in _BY_CHARACTER for step in steps) or model.get("dropout"):
         return None
     if model["type"] == "WordPiece" and before.get("type") == "BertPreTokenizer":
-        return WordSpelling(True, _longest_first(settings))
+        return True, _longest_first(settings)
     if model["type"] == "BPE" and before.get("type") == "ByteLevel" and before.get("use_regex", True):
-        return WordSpelling(bool(before.get("add_prefix_space")), _by_pairs(tokenizer, settings))
+        return bool(before.get("add_prefix_space")), _by_pairs(tokenizer, settings)
     return None
 
 
-def _by_pairs(tokenizer: Any, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
+def _by_pairs(tokenizer: Any, settings: dict[str, Any]) -> Spelling:
     """Return how byte-level BPE spells (GPT-2, RoBERTa): a word includes the space before it."""
     model = settings["model"]
     # pieces stay whole where the normalizer changes letters before words are split ("IT'S")
@@ -180,7 +172,7 @@ def _letters(tokenizer: Any) -> str:
     return "".join(letter for letter in letters if written[letter] in whole)
 
 
-def _longest_first(settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
+def _longest_first(settings: dict[str, Any]) -> Spelling:
     """Return how BERT's WordPiece spells: every punctuation character is a word."""
     model = settings["model"]
     unknown, longest = model["vocab"].get(model["unk_token"]), model["max_input_chars_per_word"]

@@ -15,6 +15,7 @@ import sys
 import zipfile
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,19 +126,25 @@ class WordNet:
         found = (name.decode() for index in self._index.values() for name in _COLLOCATION.findall(index.data))
         return frozenset(name for name in found if not name.endswith("_and"))
 
+    def opposites(self, lemma: str, pos: str, senses: int) -> Iterator[tuple[int, int, str, int]]:
+        """Yield a lemma's own antonyms in its `senses` most frequent senses.
+
+        An antonym is the sense's offset, then the offset, part of speech and place of the other word.
+        """
+        for offset in self.offsets(lemma, pos)[:senses]:
+            synset = self.synset(offset, pos)
+            names = [word.lower() for word in synset.lemmas]
+            own = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
+            for symbol, target, its_pos, source, end in synset.pointers:
+                if symbol == "!" and source == own:
+                    yield offset, target, its_pos, end - 1
+
     def antonyms(self, lemma: str, pos: str, senses: int = 2) -> tuple[str, ...]:
         """Return a lemma's own antonyms in the first of its `senses` most frequent senses that has any."""
-        for synset in self.synsets(lemma, pos, senses):
-            names = [word.lower() for word in synset.lemmas]
-            number = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
-            found = [
-                self.synset(offset, its_pos).lemmas[target - 1]
-                for symbol, offset, its_pos, source, target in synset.pointers
-                if symbol == "!" and source == number
-            ]
-            if found:
-                return tuple(found)
-        return ()
+        found = list(self.opposites(lemma, pos, senses))
+        return tuple(
+            self.synset(at, its_pos).lemmas[i] for sense, at, its_pos, i in found if sense == found[0][0]
+        )
 
     def related(self, lemma: str, pos: str, symbol: str) -> tuple[str, ...]:
         """Return the broader ("@") or narrower ("~") terms of the most frequent sense."""
