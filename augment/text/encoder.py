@@ -105,14 +105,11 @@ class TextEncoder:
 
     def _is_whole(self, piece: str) -> bool:
         """Return whether a piece is not empty, without white space at its ends, also once normalized."""
-        if piece and is_plain(piece):  # a piece has no spaces
-            return True
         normalizer = self._clean_tokenizer.normalizer
-        if not piece.isascii() and normalizer is not None and piece:
-            normal = normalizer.normalize_str(piece)
-            if not normal or normal != normal.strip():
-                return False
-        return bool(piece) and piece == piece.strip()
+        if not piece or piece != piece.strip():
+            return False
+        normal = piece if piece.isascii() or normalizer is None else normalizer.normalize_str(piece)
+        return bool(normal) and normal == normal.strip()
 
 
 # Normalizers that do not look past a space, and those of them that leave ASCII unchanged.
@@ -209,11 +206,6 @@ def _as_bytes(token: str) -> bytes:
         if all(letter in table for letter in token)
         else b"\n" + token.encode()
     )
-
-
-def is_plain(text: str) -> bool:
-    """Return whether a text is printable ASCII."""
-    return text.isascii() and text.isprintable()
 
 
 def _normalizers(settings: dict[str, Any]) -> list[str]:
