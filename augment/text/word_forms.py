@@ -51,7 +51,7 @@ def word_table(name: str) -> tuple[tuple[str, ...], ...]:
 
 def named_words(name: str) -> frozenset[str]:
     """Return a set of word_lists/word_sets.tsv."""
-    return word_set({own: words for own, words in word_table("word_sets.tsv")}[name])
+    return next(word_set(words) for own, words in word_table("word_sets.tsv") if own == name)
 
 
 def word_map(pairs: str) -> dict[str, str]:
