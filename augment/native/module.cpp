@@ -4,7 +4,6 @@
 #include "columns.h"
 #include "draws.h"
 #include "pieces.h"
-#include "runs.h"
 #include "sentence.h"
 #include "texts.h"
 

@@ -1,9 +1,9 @@
 // Pieces: rows of tokens put together from pieces between spaces, which are spelled (speller.h) or known from before;
 // augment/text/encoder.py gives the others to the tokenizer.
 //
-// rows(texts, before) returns (rows, pieces at the beginning of texts, pieces inside): `[CLS] tokens [SEP]` of N texts, as bytes
-// of int32, and the pieces to `learn`. A row is None where pieces must be learned first; if it is still None after that, the
-// tokenizer must encode the text. before: empty, or the rows of an earlier call; those that are not None are kept.
+// rows(texts) returns (rows, pieces at the beginning of texts, pieces inside): `[CLS] tokens [SEP]` of N texts, as bytes of int32,
+// and the pieces to `learn`. A row is None where pieces must be learned first; if it is still None after that, the tokenizer must
+// encode the text.
 
 #pragma once
 
@@ -93,12 +93,9 @@ class Pieces {
         : inside_(static_cast<size_t>(most)), opening_(static_cast<size_t>(most)), alike_(alike), first_(first), last_(last),
           room_(static_cast<size_t>(room > 0 ? room : 0)) {}
 
-    // Returns (rows, opening, inside): the rows `[CLS] tokens [SEP]` as bytes of int32, None where a piece is unknown, and the
-    // pieces to `learn`, two sets of strings. before: empty, or the rows of an earlier call, which are kept unless None. The
-    // tokenizer must encode a text whose row stays None.
-    nb::tuple rows(nb::list texts, nb::list before) {
+    // Returns (rows, opening, inside): the rows as bytes of int32, None where a piece is unknown; two sets of pieces to `learn`.
+    nb::tuple rows(nb::list texts) {
         const size_t count = texts.size();
-        if (!before.empty() && before.size() != count) raise(PyExc_ValueError, "texts and the rows before do not match");
         inside_.turn();
         opening_.turn();
         nb::builder<nb::list> rows(count);
@@ -109,10 +106,6 @@ class Pieces {
             return speller_ && speller_->spell(piece, alike_ || !opens, &row);
         };
         for (size_t number = 0; number < count; ++number) {
-            if (!before.empty() && !before[number].is_none()) {
-                rows.put(before[number]);
-                continue;
-            }
             const std::string_view text = utf8(texts[number]);
             row.assign(1, first_);
             unknown.clear();

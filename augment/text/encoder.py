@@ -82,11 +82,13 @@ class TextEncoder:
     def _by_pieces(self, given: list[str]) -> list[bytes]:
         """Return the same from pieces that are spelled or were met before, and learn the others."""
         texts = list(map(clean, given)) if self._cleans else given
-        rows, opening, inside = self._pieces.rows(texts, [])
+        rows, opening, inside = self._pieces.rows(texts)
         if opening or inside:
             for opens, missing in ((True, list(opening)), (False, list(inside))):
                 self._pieces.learn(opens, missing, self._tokens_of(missing, "" if opens else " "))
-            rows, _, _ = self._pieces.rows(texts, rows)
+            unknown = [number for number, row in enumerate(rows) if row is None]
+            for number, row in zip(unknown, self._pieces.rows([texts[number] for number in unknown])[0]):
+                rows[number] = row
         unfinished = [number for number, row in enumerate(rows) if row is None]
         for number, row in zip(unfinished, self._whole([given[number] for number in unfinished])):
             rows[number] = row
