@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-INTERFACE = 12  # of the sources in native: a module compiled from other sources is refused
+INTERFACE = 13  # of the sources in native: a module compiled from other sources is refused
 
 try:
     native: Any = importlib.import_module("augment._native")

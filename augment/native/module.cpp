@@ -4,13 +4,12 @@
 #include "columns.h"
 #include "draws.h"
 #include "pieces.h"
-#include "runs.h"
 #include "sentence.h"
 #include "texts.h"
 
 NB_MODULE(_native, module) {
     nb::set_leak_warnings(false);  // a process may end with draws and pieces in use
-    module.attr("INTERFACE") = 12;  // the same as augment.core.compiled.INTERFACE: a module compiled from other sources is not used
+    module.attr("INTERFACE") = 13;  // the same as augment.core.compiled.INTERFACE: a module compiled from other sources is not used
     add_sentence(module);
     add_columns(module);
     add_draws(module);

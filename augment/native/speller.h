@@ -1,4 +1,4 @@
-// Makes the tokens of new words by byte-level BPE or WordPiece (augment/text/words.py).
+// Makes the tokens of new words by byte-level BPE or WordPiece (augment/text/encoder.py).
 
 #pragma once
 
@@ -7,12 +7,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include <tsl/robin_map.h>
+
 #include "common.h"
 #include "draws.h"
 
 namespace {
 
-// Spells printable ASCII without spaces, and `letters` beyond it, as the tokenizer does (`augment.text.words`): its pre-tokenizer
+// Spells printable ASCII without spaces, and `letters` beyond it, as the tokenizer does (`augment.text.encoder`): its pre-tokenizer
 // splits a piece into words, and its model spells each. Other pieces, and those with bytes that the vocabulary lacks, are left to
 // the tokenizer.
 class Speller {
@@ -64,13 +66,7 @@ class PairSpeller : public Speller {
     int32_t bytes[256];        // the token of each byte; -1: none
     bool whole_first = false;  // whether a word of the vocabulary is one token whatever the merges
 
-    explicit PairSpeller(size_t merges) {
-        size_t places = 16;
-        while (places < 2 * merges) places *= 2;
-        table_.assign(places, {0, {-1, 0}});
-    }
-
-    void add(int32_t one, int32_t other, Merge merge) { *const_cast<Entry*>(entry(pair(one, other))) = {pair(one, other), merge}; }
+    void add(int32_t one, int32_t other, Merge merge) { merges_.insert_or_assign(pair(one, other), merge); }
 
    protected:
     bool parts(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const override {
@@ -90,23 +86,15 @@ class PairSpeller : public Speller {
     }
 
    private:
-    // Pairs of tokens with their merges, by open addressing. No pair is 0.
-    struct Entry {
-        uint64_t pair;
-        Merge merge;
+    struct PairHash {
+        size_t operator()(uint64_t pair) const { return static_cast<size_t>(mix(pair)); }
     };
 
     static uint64_t pair(int32_t one, int32_t other) {
-        return (static_cast<uint64_t>(static_cast<uint32_t>(one)) << 32 | static_cast<uint32_t>(other)) + 1;
+        return static_cast<uint64_t>(static_cast<uint32_t>(one)) << 32 | static_cast<uint32_t>(other);
     }
 
-    const Entry* entry(uint64_t pair) const {
-        size_t place = static_cast<size_t>(mix(pair)) & (table_.size() - 1);
-        while (table_[place].pair && table_[place].pair != pair) place = (place + 1) & (table_.size() - 1);
-        return &table_[place];
-    }
-
-    std::vector<Entry> table_;
+    tsl::robin_map<uint64_t, Merge, PairHash> merges_;
     mutable std::vector<Merge> next_;
 
     static size_t contraction(std::string_view text, size_t start) {
@@ -133,7 +121,10 @@ class PairSpeller : public Speller {
         // next[i]: the merge of the symbols i and i + 1 of the word.
         std::vector<Merge>& next = next_;
         next.clear();
-        const auto look = [&](size_t i) { return entry(pair((*ids)[begin + i], (*ids)[begin + i + 1]))->merge; };
+        const auto look = [&](size_t i) {
+            const auto place = merges_.find(pair((*ids)[begin + i], (*ids)[begin + i + 1]));
+            return place == merges_.end() ? Merge{-1, 0} : place->second;
+        };
         for (size_t i = 0; i + 1 < text.size(); ++i) next.push_back(look(i));
         while (true) {
             size_t at = next.size();

@@ -118,11 +118,7 @@ def back_translation(
     words with the sentence. The original chooses by DiPS (Kumar et al. 2019), whose submodular gain of one
     result also weighs its likeness in word2vec vectors; here beam search alone stands in for that.
     """
-    there, again = on_device(load_seq2seq(forward)), on_device(load_seq2seq(back))
-    chosen = Search(**search)
-    texts = [sentence.text for sentence in sentences]
-    pivots = _first(_generate(there, texts, draws, chosen))
-    return _picked(texts, _generate(again, pivots, draws, chosen), draws, chosen.pick)
+    return _rewritten(sentences, draws, Search(**search), ((forward, None), (back, None)))
 
 
 @augcse(
@@ -152,12 +148,8 @@ def multilingual_back_translation(
     source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of
     mBART). None if it comes back the same.
     """
-    loaded = on_device(load_seq2seq(model))
-    chosen = Search(**search)
-    texts = [sentence.text for sentence in sentences]
-    pivots = _first(_generate(loaded, texts, draws, chosen, languages=(source, pivot)))
-    found = _generate(loaded, pivots, draws, chosen, languages=(pivot, source))
-    return _picked(texts, found, draws, chosen.pick)
+    steps = ((model, (source, pivot)), (model, (pivot, source)))
+    return _rewritten(sentences, draws, Search(**search), steps)
 
 
 @augcse(
@@ -170,26 +162,36 @@ def multilingual_back_translation(
     batch=True,
 )
 def casual_to_formal(
-    sentences: Sequence[ParsedSentence],
-    draws: Sequence[Draws],
-    model: str,
-    pick: str = "different",
-    **search: Any,
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, **search: Any
 ) -> list[str | None]:
     """Rewrite in a formal style with a T5: Casual2Formal (AugCSE, A.2, through Styleformer).
 
     The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks
     them; here the likeliest different result is taken.
     """
-    loaded = on_device(load_seq2seq(model))
-    texts = [sentence.text for sentence in sentences]
-    prompts = [_TO_FORMAL + text if text else "" for text in texts]
-    found = _generate(loaded, prompts, draws, Search(pick=pick, **search))
-    return _picked(texts, found, draws, pick)
+    settings = Search(**{"pick": "different", **search})
+    return _rewritten(sentences, draws, settings, ((model, None),), _TO_FORMAL)
 
 
-def _first(candidates: list[list[str]]) -> list[str]:
-    return [found[0] if found else "" for found in candidates]
+def _rewritten(
+    sentences: Sequence[ParsedSentence],
+    draws: Sequence[Draws],
+    search: Search,
+    steps: Sequence[tuple[str, tuple[str, str] | None]],
+    prompt: str = "",
+) -> list[str | None]:
+    """Run sentences through the models of all steps (name, languages) in turn, and take results.
+
+    A step reads the likeliest output of the one before, the first step the prompt and the sentence.
+    """
+    texts = [prompt + sentence.text if sentence.text else "" for sentence in sentences]
+    for model, languages in steps:
+        found = _generate(on_device(load_seq2seq(model)), texts, draws, search, languages)
+        texts = [outputs[0] if outputs else "" for outputs in found]
+    return [
+        choose_result(sentence.text, outputs, own, search.pick)
+        for sentence, outputs, own in zip(sentences, found, draws)
+    ]
 
 
 def _generate(
@@ -260,12 +262,6 @@ def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
             return scores + torch.from_numpy(noise).to(scores)
 
     return LogitsProcessorList([TopPLogitsWarper(top_p), Gumbel()])
-
-
-def _picked(
-    texts: list[str], candidates: list[list[str]], draws: Sequence[Draws], pick: str
-) -> list[str | None]:
-    return [choose_result(text, found, one, pick) for text, found, one in zip(texts, candidates, draws)]
 
 
 def choose_result(text: str, found: Sequence[str], draws: Draws, pick: str) -> str | None:

@@ -8,7 +8,6 @@ neighbours are found when it is first met, in one product with all vectors (mill
 import functools
 import gzip
 import zlib
-from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
 from typing import Any, TextIO
@@ -124,14 +123,24 @@ def word_vectors(path: str, limit: int) -> WordVectors:
 
 
 def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
+    """Return words and unit vectors; words of GloVe's 840 billion tokens may have spaces."""
     words: dict[str, str] = {}
     matrix = np.empty((0, 0), np.float32)
-    for number, (word, numbers) in _entries(lines, path):
+    size = 0
+    for number, line in enumerate(lines, 1):
+        fields = line.rstrip("\r\n ").split(" ")
+        if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+            size = int(fields[1])
+            continue
+        size = size or len(fields) - 1
+        if size < 1 or len(fields) <= size:
+            raise AugmentationError(f"{path}, line {number}: a word and {max(size, 1)} numbers are needed")
+        word = " ".join(fields[:-size])
         if not word.isalpha() or word.lower() in words:
             continue
         with np.errstate(over="ignore"):  # numbers that overflow are refused below
             try:
-                vector = np.array(numbers, dtype=np.float32)
+                vector = np.array(fields[-size:], dtype=np.float32)
             except ValueError:
                 vector = np.array([np.nan])
             length = np.linalg.norm(vector)
@@ -148,17 +157,3 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
         if len(words) == limit:
             break
     return list(words.values()), matrix[: len(words)]
-
-
-def _entries(lines: TextIO, path: str) -> Iterator[tuple[int, tuple[str, list[str]]]]:
-    """Yield (line, (word, its numbers as text)); GloVe's 840 billion tokens include words with spaces."""
-    size = 0
-    for number, line in enumerate(lines, 1):
-        fields = line.rstrip("\r\n ").split(" ")
-        if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
-            size = int(fields[1])
-            continue
-        size = size or len(fields) - 1
-        if size < 1 or len(fields) <= size:
-            raise AugmentationError(f"{path}, line {number}: a word and {max(size, 1)} numbers are needed")
-        yield number, (" ".join(fields[:-size]), fields[-size:])

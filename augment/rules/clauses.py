@@ -1,7 +1,5 @@
 """Cut a sentence down to its triples, or put it under a factive verb: rules of AugCSE."""
 
-import functools
-
 from augment.core.entry import FILTERED_OUT, augmentation, english
 from augment.rules.clause_forms import (
     RELATIVE,
@@ -21,6 +19,13 @@ _RELATIVE_TAGS = ("WDT", "WP", "WP$", "WRB")
 _FACTIVE = sorted(named_words("clauses.factive"))
 _GROUPS = named_words("clauses.groups")
 _OF_NO_ONE = word_set("male males female females fraternity sorority hosts masculine feminine")
+_PRONOUNS = {
+    word: pronoun for pair in word_table("gender_pairs.tsv") for word, pronoun in zip(pair, ("he", "she"))
+}
+for _gender_of_names, _names in word_table("given_names.tsv"):
+    _PRONOUNS |= dict.fromkeys(_names.split(), "he" if _gender_of_names == "male" else "she")
+for _word in _OF_NO_ONE:
+    _PRONOUNS.pop(_word, None)
 _SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "we", "they": "they"}
 
 
@@ -186,20 +191,7 @@ def _pronoun(sentence: ParsedSentence, subject: int) -> str | None:
 
 def _gender(sentence: ParsedSentence, subject: int) -> str | None:
     """Return "he" or "she" for a person by word lists: a noun, or the first part of a name."""
-    pronouns = _pronouns()
     if sentence.pos[subject] == "NOUN":
-        return pronouns.get(sentence.lower(subject))
+        return _PRONOUNS.get(sentence.lower(subject))
     parts = [subject, *(child for child in sentence.children(subject) if sentence.pos[child] == "PROPN")]
-    return pronouns.get(sentence.word(min(parts)))
-
-
-@functools.lru_cache(maxsize=1)
-def _pronouns() -> dict[str, str]:
-    pronouns = {}
-    for male, female in word_table("gender_pairs.tsv"):
-        pronouns[male], pronouns[female] = "he", "she"
-    for gender, names in word_table("given_names.tsv"):
-        pronouns.update(dict.fromkeys(names.split(), "he" if gender == "male" else "she"))
-    for word in _OF_NO_ONE:
-        pronouns.pop(word, None)
-    return pronouns
+    return _PRONOUNS.get(sentence.word(min(parts)))

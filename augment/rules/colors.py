@@ -1,6 +1,5 @@
 """Change colours: a rule of AugCSE."""
 
-import functools
 import re
 
 from augment.core.entry import english
@@ -34,6 +33,12 @@ _LOOKS = word_set(
     "is are was were be been being turn turns turned become becomes became look looks looked painted"
 )
 _SHADES = word_set("pale light dark deep bright vivid dull soft rich pure slightly very")
+COLOURS = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
+"""Names of colours; whether each is mostly a thing, no colour."""
+_LENGTHS = lengths_by_word(COLOURS)
+# nouns that a colour makes a name with: things; groups of people
+_THINGS = {colour: word_set(nouns) for colour, nouns in word_table("colour_nouns.tsv")}
+_GROUPS = {one: nouns for colours, nouns in _THINGS.items() if " " in colours for one in colours.split()}
 _BEFORE_NOUN = _SHADES | word_set("in and or , the of")
 
 
@@ -51,18 +56,17 @@ def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
     ("orange", "wheat", "snow") only count as adjectives.
     """
     words = sentence.words
-    known, lengths = _known()
 
     def other_colour(i: int, j: int) -> Edit | None:
         old = sentence.span(i, j)
         name = old.lower()
-        if name not in known or not _is_colour(sentence, i, j, known[name], words):
+        if name not in COLOURS or not _is_colour(sentence, i, j, COLOURS[name], words):
             return None
         shaded = i > 0 and words[i - 1].lower() in _SHADES  # no "pale dark red"
-        others = [other for other in known if other != name and not (shaded and " " in other)]
+        others = [other for other in COLOURS if other != name and not (shaded and " " in other)]
         return sentence.replacement(i, like(old, draws.choice(others)), j)
 
-    return rewrite(sentence, names_in([word.lower() for word in words], lengths, other_colour))
+    return rewrite(sentence, names_in([word.lower() for word in words], _LENGTHS, other_colour))
 
 
 def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: list[str]) -> bool:
@@ -107,15 +111,14 @@ def _is_seen(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
     if i and behind[:2] not in ("NN", "JJ") and before[-1] in _LOOKS:
         return True
     around = [word.lower() for word in (*sentence.words[max(0, i - 2) : i], *sentence.words[i + 1 : i + 3])]
-    known = _known()[0]
-    return not {"and", "or", ","}.isdisjoint(around) and any(known.get(word) is False for word in around)
+    return not {"and", "or", ","}.isdisjoint(around) and any(COLOURS.get(word) is False for word in around)
 
 
 def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
     """Return the nouns behind a colour: "water" of "black and grey water", two of "black jury members"."""
-    words, known = sentence.words, _known()[0]
+    words = sentence.words
     k = j + 1
-    while sentence.lower(k) in ("and", "or", ",", "&") and sentence.lower(k + 1) in known:
+    while sentence.lower(k) in ("and", "or", ",", "&") and sentence.lower(k + 1) in COLOURS:
         k += 2
     end = k + 1
     while end < len(words) and sentence.tags[end].startswith("NN"):
@@ -148,25 +151,9 @@ def _is_of_people(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
 
 def _is_named(colour: str, noun: str) -> bool:
     """Return whether a colour is part of a name for a thing ("black hole") or a group of people."""
-    things, groups = _nouns().get(colour, (frozenset(), frozenset()))
+    things, groups = _THINGS.get(colour, frozenset()), _GROUPS.get(colour, frozenset())
     lower = noun.lower()
     either = {lower, lower.removesuffix("s"), lower.removesuffix("es"), re.sub("ies$", "y", lower)}
     if _KIND.search(lower):
         return True
     return not either.isdisjoint(things | groups) or (bool(groups) and noun[:1].isupper())
-
-
-@functools.lru_cache(maxsize=1)
-def _nouns() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """Return {colour: (things, groups of people) that it makes a name with}."""
-    rows = {colour: word_set(nouns) for colour, nouns in word_table("colour_nouns.tsv")}
-    groups = {one: nouns for colours, nouns in rows.items() if " " in colours for one in colours.split()}
-    none: frozenset[str] = frozenset()
-    return {colour: (rows.get(colour, none), groups.get(colour, none)) for colour in rows.keys() | groups}
-
-
-@functools.lru_cache(maxsize=1)
-def _known() -> tuple[dict[str, bool], dict[str, list[int]]]:
-    """Return ({name: whether it is mostly a thing, no colour}, the names' `lengths_by_word`)."""
-    known = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
-    return known, lengths_by_word(known)

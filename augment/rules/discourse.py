@@ -1,7 +1,5 @@
 """Change discourse markers: a rule of AugCSE."""
 
-import functools
-
 from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
@@ -27,14 +25,13 @@ def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
     string, in "sincerely" and "since July" too.
     """
     words = [word.lower() for word in sentence.words]
-    markers, lengths = _markers()
 
     def others_of(i: int, j: int) -> tuple[int, int, list[str]] | None:
-        groups = markers.get(" ".join(words[i : j + 1]), ())
+        groups = _MARKERS.get(" ".join(words[i : j + 1]), ())
         others = (other for place, other in groups if _IS_PLACE[place](sentence, words, i, j))
         return next(((i, j, other) for other in others), None)
 
-    found = list(names_in(words, lengths, others_of))
+    found = list(names_in(words, _LENGTHS, others_of))
     if not found:
         return None
     i, j, alternatives = draws.choice(found)
@@ -116,14 +113,10 @@ _IS_PLACE = {
     "coordinate": _is_coordinate,
     "anywhere": lambda sentence, words, i, j: words[j + 1 : j + 2] not in (["of"], ["to"]),
 }
-
-
-@functools.lru_cache(maxsize=1)
-def _markers() -> tuple[dict[str, list[tuple[str, list[str]]]], dict[str, list[int]]]:
-    """Return ({marker: [(place, other markers)]}, the markers' `lengths_by_word`)."""
-    markers: dict[str, list[tuple[str, list[str]]]] = {}
-    for place, _, line in word_table("discourse_markers.tsv"):
-        group = line.split("|")
-        for text in group:
-            markers.setdefault(text, []).append((place, [other for other in group if other != text]))
-    return markers, lengths_by_word(markers)
+_MARKERS: dict[str, list[tuple[str, list[str]]]] = {}
+"""By marker: (where it stands, the other markers of a class)."""
+for _place, _, _line in word_table("discourse_markers.tsv"):
+    for _text in _line.split("|"):
+        _others = [other for other in _line.split("|") if other != _text]
+        _MARKERS.setdefault(_text, []).append((_place, _others))
+_LENGTHS = lengths_by_word(_MARKERS)

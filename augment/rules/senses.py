@@ -143,22 +143,17 @@ def _fit_in_any_sense(lemma: str, part: str) -> list[Substitute]:
 
 def _antonyms(lemma: str, part: str) -> list[Substitute]:
     """Return antonyms of this very word (not of its synonyms), of its first three senses."""
-    source = wordnet()
     found = []
-    for offset in source.offsets(lemma, part)[:3]:
-        synset = source.synset(offset, part)
-        names = [name.lower() for name in synset.lemmas]
-        own = names.index(lemma) + 1 if lemma in names else 0
-        for symbol, target, its_part, start, end in synset.pointers:
-            if symbol != "!" or start != own or its_part != part:
-                continue
-            opposite = source.synset(target, part)
-            name = opposite.lemmas[end - 1]
-            formed = _is_formed(lemma, name)
-            usual = _share(lemma, part, offset) >= (_FORMED if formed else _ANTONYM_OWN)
-            usual = usual and _share(name, part, target) >= (_FORMED if formed else _ANTONYM_OTHERS)
-            if usual and _is_usable(name, part, _NEVER_ANTONYMS):
-                found.append(_substitute(opposite, end - 1, part))
+    for offset, target, its_part, place in wordnet().opposites(lemma, part, 3):
+        if its_part != part:
+            continue
+        opposite = wordnet().synset(target, part)
+        name = opposite.lemmas[place]
+        formed = _is_formed(lemma, name)
+        usual = _share(lemma, part, offset) >= (_FORMED if formed else _ANTONYM_OWN)
+        usual = usual and _share(name, part, target) >= (_FORMED if formed else _ANTONYM_OTHERS)
+        if usual and _is_usable(name, part, _NEVER_ANTONYMS):
+            found.append(_substitute(opposite, place, part))
     return found
 
 

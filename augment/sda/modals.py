@@ -21,9 +21,10 @@ from augment.sda.english import (
     is_joined,
     is_of_title,
     main_clause,
+    negation_before_subject,
     speaker,
+    with_auxiliary,
 )
-from augment.sda.forms import negation_before_subject, with_auxiliary
 from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of, may_be_past, participle
 from augment.text.negation import is_base_form, joined_base_forms

@@ -5,8 +5,19 @@ Each function returns edits, or None if the rule does not apply.
 
 import re
 
-from augment.sda.english import FINITE, Clause, clause_of, finite_tag, is_assertion, is_question, main_clause
-from augment.sda.forms import affirm, negate, negation_before_subject, without_words
+from augment.sda.english import (
+    FINITE,
+    Clause,
+    affirm,
+    clause_of,
+    finite_tag,
+    is_assertion,
+    is_question,
+    main_clause,
+    negate,
+    negation_before_subject,
+    without_words,
+)
 from augment.sda.prefixes import PREFIXES, deniable, prefixed, states_something
 from augment.text.draws import Draws
 from augment.text.negation import assertive, needs_negation

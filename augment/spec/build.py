@@ -1,7 +1,7 @@
 """Build the pipeline of a specification: look for what its augmentations need, and bind their parameters."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
@@ -31,27 +31,39 @@ def build(
             f"{text_steps[0].name} works on text, but this data has no text: prepare it with --annotate MODEL"
         )
     _require(specification.augmentations, spec)
-    stages = _bound(specification, lambda step: _bind_tokens(step, vocabulary, synonyms))
-    return Pipeline(specification, stages, encoder)
+    return Pipeline(specification, _bound(specification, vocabulary, synonyms), encoder)
 
 
 def build_texts(spec: str) -> Pipeline:
     """Build a pipeline for `Pipeline.texts` alone, without a tokenizer."""
     specification = parse(spec)
     _require((step for step in specification.augmentations if step.is_text), spec)
-    return Pipeline(specification, _bound(specification, lambda step: BoundStep(step.name, False, None)))
+    return Pipeline(specification, _bound(specification))
 
 
 def _bound(
-    specification: Specification, bind_tokens: Callable[[Step], BoundStep]
+    specification: Specification, vocabulary: Vocabulary | None = None, synonyms: SynonymTable | None = None
 ) -> tuple[tuple[BoundStep, ...], ...]:
-    def bind(step: Step) -> BoundStep:
-        if not step.is_text:
-            return bind_tokens(step)
-        function = functools.partial(step.entry.function, **step.values())
-        return BoundStep(step.name, True, function, step.entry.batch, step.entry.languages)
+    return tuple(tuple(_bind(step, vocabulary, synonyms) for step in stage) for stage in specification.stages)
 
-    return tuple(tuple(map(bind, stage)) for stage in specification.stages)
+
+def _bind(step: Step, vocabulary: Vocabulary | None, synonyms: SynonymTable | None) -> BoundStep:
+    """Bind a step's parameters; without a vocabulary a step on tokens does nothing."""
+    if step.is_identity or (vocabulary is None and not step.is_text):
+        return BoundStep(step.name, False, None)
+    entry, arguments = step.entry, step.values()
+    if vocabulary is not None and not step.is_text:
+        arguments["vocabulary"] = vocabulary
+        if "synonyms" in entry.needs:
+            if synonyms is None:
+                raise AugmentationError(f"{step.name} needs a synonym table: name one with --synonyms PATH")
+            arguments["synonyms"] = synonyms
+        if "del" in entry.needs:
+            vocabulary.require_del(step.name)
+        if "punctuation" in entry.needs:
+            vocabulary.require_punctuation(step.name)
+    function = functools.partial(entry.function, **arguments)
+    return BoundStep(step.name, step.is_text, function, entry.batch, entry.languages)
 
 
 def require(specs: Iterable[str], load: bool = True) -> None:
@@ -82,20 +94,3 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
         smaller = [name for name in written if name in WITHOUT_MODELS]
         problems += [f"{WITHOUT_MODELS[name]} is {name} without language models" for name in smaller]
     raise AugmentationError(". ".join(problems))
-
-
-def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> BoundStep:
-    if step.is_identity:
-        return BoundStep(step.name, False, None)
-    arguments, needs = step.values(), step.entry.needs
-    if "synonyms" in needs:
-        if synonyms is None:
-            raise AugmentationError(f"{step.name} needs a synonym table: name one with --synonyms PATH")
-        arguments["synonyms"] = synonyms
-    if "del" in needs:
-        vocabulary.require_del(step.name)
-    if "punctuation" in needs:
-        vocabulary.require_punctuation(step.name)
-    return BoundStep(
-        step.name, False, functools.partial(step.entry.function, vocabulary=vocabulary, **arguments)
-    )

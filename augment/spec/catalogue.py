@@ -7,22 +7,19 @@ from augment.rules import (
     colors,
     contractions,
     discourse,
-    gender,
-    letters,
-    numbers,
+    names,
     phrases,
-    places,
+    spelling,
     substitution,
     tense,
     word_order,
-    yoda,
 )
 from augment.sda import entries
 from augment.tokens import rules
 
 _MODULES = (
-    rules, entries, contractions, numbers, discourse, gender, colors, places, letters, word_order,
-    substitution, phrases, yoda, clauses, tense, vectors, masked, translation,
+    rules, entries, contractions, spelling, discourse, names, colors, word_order,
+    substitution, phrases, clauses, tense, vectors, masked, translation,
 )  # fmt: skip
 
 CATALOGUE: dict[str, Entry] = {

@@ -96,21 +96,14 @@ class Pipeline:
             return self.tokens(batch, keys, {})
         if sentences is None:
             raise AugmentationError(f"{self.name} works on text: sentences are needed, not only tokens")
-        changes = self._changes(keys, sentences)
-        texts = {row: new for row, (_, new) in changes.items()}
-        return self.tokens(batch, keys, texts, [old for old, _ in changes.values()])
+        return self.tokens(batch, keys, self.texts(keys, sentences))
 
-    def tokens(
-        self, batch: Ragged, keys: np.ndarray, texts: Mapping[int, str], origins: Sequence[str] = ()
-    ) -> Ragged:
-        """Augment a batch whose texts were augmented before; words that a text kept keep their tokens.
-
-        texts: sentence number -> new text. origins: the texts before, in the same order.
-        """
+    def tokens(self, batch: Ragged, keys: np.ndarray, texts: Mapping[int, str]) -> Ragged:
+        """Augment a batch whose texts were augmented before; texts: sentence number -> new text."""
         if texts:
             rows = np.fromiter(texts, np.int64, len(texts))
             assert self.encoder is not None  # without one there are only tokens
-            changed = self.encoder(list(texts.values()), origins, batch.take(rows) if origins else None)
+            changed = self.encoder(list(texts.values()))
             order = np.arange(len(batch))
             order[rows] = len(batch) + np.arange(len(texts))
             batch = Ragged.concatenate([batch, changed]).take(order)
@@ -132,11 +125,7 @@ class Pipeline:
 
     def texts(self, keys: np.ndarray, sentences: Parses) -> dict[int, str]:
         """Run the steps on text over N sentences: sentence number -> new text, for those that change."""
-        return {row: new for row, (_, new) in self._changes(keys, sentences).items()}
-
-    def _changes(self, keys: np.ndarray, sentences: Parses) -> dict[int, tuple[str, str]]:
-        """Return the text before and after, by number, of the sentences that change."""
-        changed: dict[int, tuple[str, str]] = {}
+        changed: dict[int, str] = {}
         for number, alternatives in enumerate(self.stages):
             if not any(step.is_text for step in alternatives):
                 break
@@ -152,7 +141,7 @@ class Pipeline:
                 applied = _rewritten(step, current, draws_for(stage_keys[rows], step.name))
                 for row, (sentence, new) in zip(numbers, applied):
                     if new is not None and new != sentence.text:
-                        changed[row] = (changed[row][0] if row in changed else sentence.text, new)
+                        changed[row] = new
         return changed
 
     def _block(self, batch: Ragged, keys: np.ndarray) -> Ragged:
@@ -181,10 +170,10 @@ def _apply(step: BoundStep, batch: Ragged, keys: np.ndarray) -> Ragged:
     return batch if step.function is None or step.is_text or len(batch) == 0 else step.function(batch, keys)
 
 
-def _current(row: int, sentences: Parses, changed: Mapping[int, tuple[str, str]]) -> ParsedSentence:
+def _current(row: int, sentences: Parses, changed: Mapping[int, str]) -> ParsedSentence:
     """Return a sentence as it is by now; one that an earlier stage changed has no parse any more."""
     sentence = sentences[row]
-    return without_parse(changed[row][1], sentence.language) if row in changed else sentence
+    return without_parse(changed[row], sentence.language) if row in changed else sentence
 
 
 def _rewritten(

@@ -10,6 +10,7 @@ import re
 
 from augment.text.word_forms import word_map, word_set, word_table
 
+Pairs = dict[tuple[str, str], str]
 _FORM_TAGS = {"NNP": "NN", "NNPS": "NNS", "VBP": "VB"}
 _INFLECTED = word_set("NNS VBZ VBD VBN VBG JJR JJS RBR RBS")
 _VOWELS = tuple("aeiou")
@@ -72,11 +73,11 @@ def inflect(lemma: str, tag: str) -> str | None:
             place = next(prepositions, place + 1) - 1
         form = inflect(words[place], tag)
         return " ".join((*words[:place], form, *words[place + 1 :])) if form else None
-    known = _irregular().get((lemma, tag)) or _prefixed(lemma, tag)
+    known = _FORMS.get((lemma, tag)) or _prefixed(lemma, tag)
     if known:
         return known
     if tag in ("JJR", "JJS", "RBR", "RBS"):
-        compared = _irregular().get((lemma, f"JJ{tag[-1]}")) if tag[0] == "R" else None
+        compared = _FORMS.get((lemma, f"JJ{tag[-1]}")) if tag[0] == "R" else None
         return compared or f"{'more' if tag[-1] == 'R' else 'most'} {lemma}"
     if tag not in ("NNS", "VBZ", "VBD", "VBN", "VBG") or not lemma[-1:].isalpha():
         return None
@@ -98,13 +99,13 @@ def participle(past: str, lemma: str) -> str:
     >>> participle("went", "go"), participle("burnt", "burn")
     ('gone', 'burnt')
     """
-    return _participles().get((lemma, past.lower()), past.lower())
+    return _PARTICIPLES.get((lemma, past.lower()), past.lower())
 
 
 def may_be_past(word: str) -> bool:
     """Return whether a word may be a past tense ("finished", which taggers call a participle; not "need")."""
     word = word.lower()
-    return (word, "VBD") in _lemmas() or lemma_of(word, "VBD") != word
+    return (word, "VBD") in _LEMMAS or lemma_of(word, "VBD") != word
 
 
 def _regular(lemma: str, tag: str) -> str:
@@ -128,7 +129,7 @@ def _prefixed(lemma: str, tag: str) -> str | None:
     prefix = _PREFIX.match(lemma) if tag[0] == "V" and lemma not in _NOT_PREFIXED else None
     if prefix is None:
         return None
-    form = _irregular().get((lemma[prefix.end() :], tag))
+    form = _FORMS.get((lemma[prefix.end() :], tag))
     return prefix[0] + form if form else None
 
 
@@ -157,7 +158,7 @@ def _lemma_of(word: str, tag: str, hint: str) -> str:
         stem = word[:-cut] + added
         if _is_doubled(stem) and tag in ("VBD", "VBN", "VBG"):
             return stem[:-1]
-        with_e = _DROPS_E.search(stem) is not None and (stem, tag) not in _irregular()
+        with_e = _DROPS_E.search(stem) is not None and (stem, tag) not in _FORMS
         candidates = [stem + "e", stem] if with_e else [stem, stem + "e"]
         for candidate in candidates:
             long_enough = len(candidate) > (2 if ending[-1] == "d" else 1) and _HAS_VOWEL.search(candidate)
@@ -184,46 +185,27 @@ def _is_doubled(stem: str) -> bool:
 
 
 def _known_lemma(word: str, tag: str) -> str | None:
-    known = _lemmas().get((word, tag))
+    known = _LEMMAS.get((word, tag))
     if known is None and tag[0] == "V" and (prefix := _PREFIX.match(word)):
-        rest = _lemmas().get((word[prefix.end() :], tag))
+        rest = _LEMMAS.get((word[prefix.end() :], tag))
         if rest is not None and prefix[0] + rest not in _NOT_PREFIXED:
             return prefix[0] + rest
     return known
 
 
-@functools.lru_cache(maxsize=1)
-def _rows() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
-    """Return (lemma, tags, forms) of every line of the list."""
+def _irregular_forms() -> tuple[Pairs, Pairs, Pairs]:
+    """Return {(lemma, tag): form}, {(form, tag): lemma} and {(lemma, past): participle}, each the first."""
+    forms = {(lemma, "VBZ"): form for lemma, form in _OWN_VBZ.items()}
+    lemmas = {(form, "VBZ"): lemma for lemma, form in _OWN_VBZ.items()}
+    participles: Pairs = {}
     tags = {"NNS": ("NNS",), "VBD": ("VBD", "VBN", "VBG"), "JJR": ("JJR", "JJS")}
-    return tuple((row[0], tags[row[1]], row[2:]) for row in word_table("irregular_forms.tsv"))
+    for lemma, kind, *own in word_table("irregular_forms.tsv"):
+        for tag, form in zip(tags[kind], own):
+            forms.setdefault((lemma, tag), form)
+            lemmas.setdefault((form, tag), lemma)
+        if kind == "VBD":
+            participles.setdefault((lemma, own[0]), own[1])
+    return forms, lemmas, participles
 
 
-@functools.lru_cache(maxsize=1)
-def _irregular() -> dict[tuple[str, str], str]:
-    """Return {(lemma, tag): form}, the first of several."""
-    table = {(lemma, "VBZ"): form for lemma, form in _OWN_VBZ.items()}
-    for lemma, tags, forms in _rows():
-        for tag, form in zip(tags, forms):
-            table.setdefault((lemma, tag), form)
-    return table
-
-
-@functools.lru_cache(maxsize=1)
-def _lemmas() -> dict[tuple[str, str], str]:
-    """Return {(form, tag): lemma}, the first of several."""
-    table: dict[tuple[str, str], str] = {(form, "VBZ"): lemma for lemma, form in _OWN_VBZ.items()}
-    for lemma, tags, forms in _rows():
-        for tag, form in zip(tags, forms):
-            table.setdefault((form, tag), lemma)
-    return table
-
-
-@functools.lru_cache(maxsize=1)
-def _participles() -> dict[tuple[str, str], str]:
-    """Return {(lemma, past): participle}."""
-    table: dict[tuple[str, str], str] = {}
-    for lemma, tags, forms in _rows():
-        if tags[0] == "VBD":
-            table.setdefault((lemma, forms[0]), forms[1])
-    return table
+_FORMS, _LEMMAS, _PARTICIPLES = _irregular_forms()

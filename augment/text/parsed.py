@@ -18,7 +18,6 @@ from augment.core.compiled import native
 # pcomp) or the same name, and stay unchanged.
 _CLEARNLP = {
     "ROOT": "root",
-    "acl": "acl",
     "agent": "obl:agent",
     "auxpass": "aux:pass",
     "complm": "mark",

@@ -49,14 +49,9 @@ def word_table(name: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(line.split("\t")) for line in word_list(name))
 
 
-@functools.cache
-def _word_sets() -> dict[str, frozenset[str]]:
-    return {name: word_set(words) for name, words in word_table("word_sets.tsv")}
-
-
 def named_words(name: str) -> frozenset[str]:
     """Return a set of word_lists/word_sets.tsv."""
-    return _word_sets()[name]
+    return next(word_set(words) for own, words in word_table("word_sets.tsv") if own == name)
 
 
 def word_map(pairs: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ import sys
 import zipfile
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,7 @@ class WordNet:
         self._index = {pos: _Index(self._open(f"index.{name}")) for pos, name in _FILES.items()}
         self._data = {pos: self._open(f"data.{name}") for pos, name in _FILES.items()}
         self._tagged = _Index(self._open(_COUNTS))
-        self._offsets = functools.lru_cache(maxsize=1 << 16)(self._find_offsets)
+        self.offsets = functools.lru_cache(maxsize=1 << 16)(self._offsets)
         self.synset = functools.lru_cache(maxsize=1 << 15)(self._synset)
 
     def __reduce__(self):
@@ -83,15 +84,15 @@ class WordNet:
 
     def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:
         """Return the senses of a lemma, the most frequent first (or the first `most`); pos: n, v, a, r."""
-        return tuple([self.synset(int(offset), pos) for offset in self._offsets(lemma, pos)[:most]])
+        return tuple([self.synset(offset, pos) for offset in self.offsets(lemma, pos)[:most]])
 
-    def _find_offsets(self, lemma: str, pos: str) -> tuple[bytes, ...]:
-        """Return the offsets of a lemma's synsets, as they are written."""
+    def _offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
+        """Return the offsets of a lemma's senses, the most frequent one first."""
         line = self._index[pos].find(lemma.replace(" ", "_").lower().encode() + b" ")
         if line is None:
             return ()
         fields = line.split()
-        return tuple(fields[-int(fields[2]) :])
+        return tuple(map(int, fields[-int(fields[2]) :]))
 
     def _synset(self, offset: int, pos: str) -> Synset:
         data = self._data[pos]
@@ -109,13 +110,9 @@ class WordNet:
         places = tuple([place.rstrip(")") for _, _, place in names])
         return Synset(lemmas, tuple(fields[start + 1 : stop]), places, frames)
 
-    def offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
-        """Return the offsets of a lemma's senses, the most frequent one first."""
-        return tuple([int(offset) for offset in self._offsets(lemma, pos)])
-
     def counts(self, lemma: str, pos: str) -> tuple[int, ...]:
         """Return how often WordNet's makers tagged each sense of a lemma, in the order of the senses."""
-        found = [0] * len(self._offsets(lemma, pos))
+        found = [0] * len(self.offsets(lemma, pos))
         key = lemma.replace(" ", "_").lower().encode() + b"%"
         for line in self._tagged.lines(key):
             sense, number, count = line.split()
@@ -129,19 +126,25 @@ class WordNet:
         found = (name.decode() for index in self._index.values() for name in _COLLOCATION.findall(index.data))
         return frozenset(name for name in found if not name.endswith("_and"))
 
+    def opposites(self, lemma: str, pos: str, senses: int) -> Iterator[tuple[int, int, str, int]]:
+        """Yield a lemma's own antonyms in its `senses` most frequent senses.
+
+        An antonym is the sense's offset, then the offset, part of speech and place of the other word.
+        """
+        for offset in self.offsets(lemma, pos)[:senses]:
+            synset = self.synset(offset, pos)
+            names = [word.lower() for word in synset.lemmas]
+            own = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
+            for symbol, target, its_pos, source, end in synset.pointers:
+                if symbol == "!" and source == own:
+                    yield offset, target, its_pos, end - 1
+
     def antonyms(self, lemma: str, pos: str, senses: int = 2) -> tuple[str, ...]:
         """Return a lemma's own antonyms in the first of its `senses` most frequent senses that has any."""
-        for synset in self.synsets(lemma, pos, senses):
-            names = [word.lower() for word in synset.lemmas]
-            number = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
-            found = [
-                self.synset(offset, its_pos).lemmas[target - 1]
-                for symbol, offset, its_pos, source, target in synset.pointers
-                if symbol == "!" and source == number
-            ]
-            if found:
-                return tuple(found)
-        return ()
+        found = list(self.opposites(lemma, pos, senses))
+        return tuple(
+            self.synset(at, its_pos).lemmas[i] for sense, at, its_pos, i in found if sense == found[0][0]
+        )
 
     def related(self, lemma: str, pos: str, symbol: str) -> tuple[str, ...]:
         """Return the broader ("@") or narrower ("~") terms of the most frequent sense."""

@@ -164,10 +164,7 @@ def _encode(tokenizer: Any, texts: list[str]) -> Ragged:
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            return Ragged.from_sequences(tokenizer(texts, add_special_tokens=False)["input_ids"])
-        fast = backend.encode_batch_fast(texts, add_special_tokens=False)
+        fast = tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return Ragged.from_sequences([encoding.ids for encoding in fast])
     finally:
         del os.environ["TOKENIZERS_PARALLELISM"]

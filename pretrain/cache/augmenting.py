@@ -65,17 +65,18 @@ def augment(
     tokens; where augmentations of tokens come after those of text, by their tokens alone.
     """
     texts: dict[int, str] = {}
-    origins: list[str] = []
+    normalised: set[int] = set()
     if pipeline.needs_text:
         assert sentences is not None  # opening the pipeline refused data without parses
         texts = pipeline.texts(keys, sentences)
-        origins = [sentences.text(row) for row in texts]
-    tokens = clip(pipeline.tokens(source, keys, texts, origins), max_length)
+        normalised = {row for row, text in texts.items() if normalise(text) == normalise(sentences.text(row))}
+    tokens = clip(pipeline.tokens(source, keys, texts), max_length)
     outcome = np.where(equal_sequences(source, tokens), NOT_APPLICABLE, CHANGED)
     one_stage = len(pipeline.stages) == 1
-    for (row, text), origin in zip(texts.items(), origins):
+    compares_texts = one_stage or not pipeline.works_on_tokens
+    for row in texts:
         unseen = not pipeline.works_on_tokens and outcome[row] != CHANGED
-        if unseen or ((one_stage or not pipeline.works_on_tokens) and normalise(text) == normalise(origin)):
+        if unseen or (compares_texts and row in normalised):
             outcome[row] = SAME
     rows = np.flatnonzero(outcome == CHANGED)
     taken = pipeline.choices(keys) if one_stage else np.zeros(len(source), dtype=np.int64)

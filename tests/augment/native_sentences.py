@@ -7,7 +7,7 @@ from typing import Any
 from augment_reference import MASK64, mix
 from parse_builder import parse as by_hand
 
-from augment.rules import letters
+from augment.rules import spelling
 from augment.text import parsed
 from augment.text.parsed import without_parse
 
@@ -190,14 +190,14 @@ def plain_cut(text: str, spans: list[tuple[int, int]]) -> str:
 def plain_look_alike(text: str, threshold: int, draws: PlainDraws, urls: list[tuple[int, int]]) -> str:
     made: list[str] = []
     bits = 1
-    for letter, similar in zip(text, map(letters._LOOK_ALIKE.get, text)):
+    for letter, similar in zip(text, map(spelling._LOOK_ALIKE.get, text)):
         if similar:
             if bits == 1:  # 21 bits a letter, three letters a draw, under a 1 that marks their end
                 bits = draws.bits() >> 1 | 1 << 63
             share = bits & 0x1FFFFF
             bits >>= 21
             # They say whether, and where below the threshold they are which one.
-            if share < threshold and not (urls and letters._inside(len(made), urls)):
+            if share < threshold and not (urls and spelling._inside(len(made), urls)):
                 letter = similar[share * len(similar) // threshold]
         made.append(letter)
     return "".join(made)

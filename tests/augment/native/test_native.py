@@ -6,7 +6,7 @@ import random
 from native_sentences import PlainDraws, plain_cut, plain_look_alike, plain_word_spans
 from random_parses import words_of
 
-from augment.rules.letters import _urls, look_alike
+from augment.rules.spelling import _urls, look_alike
 from augment.rules.word_order import cut, word_spans
 from augment.text.draws import Draws
 from augment.text.parsed import without_parse

@@ -5,9 +5,8 @@ import pytest
 from parse_builder import draws, outcomes, parse, tagged
 
 from augment.rules.clauses import factive_verb, summarization
-from augment.rules.phrases import sentence_reordering, subject_object_switch
+from augment.rules.phrases import sentence_reordering, subject_object_switch, yoda
 from augment.rules.tense import tense
-from augment.rules.yoda import yoda
 
 
 @pytest.mark.parametrize(

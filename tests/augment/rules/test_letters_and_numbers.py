@@ -3,8 +3,7 @@
 import pytest
 from parse_builder import draws, outcomes, parse
 
-from augment.rules.letters import _LOOK_ALIKE, look_alike, phonemes
-from augment.rules.numbers import number_words
+from augment.rules.spelling import _LOOK_ALIKE, look_alike, number_words, phonemes
 from augment.text.parsed import without_parse
 
 

@@ -4,8 +4,7 @@ pobj, attr)."""
 import pytest
 from parse_builder import outcomes, parse
 
-from augment.rules.phrases import sentence_reordering, subject_object_switch
-from augment.rules.yoda import yoda
+from augment.rules.phrases import sentence_reordering, subject_object_switch, yoda
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from parse_builder import draws, outcomes, tagged
 
 from augment.rules import word_order
-from augment.rules.letters import look_alike, phonemes, pig_latin
+from augment.rules.spelling import look_alike, phonemes, pig_latin
 from augment.rules.word_order import cut, random_crop, random_deletion, random_swap, random_word, word_spans
 from augment.text.parsed import without_parse
 

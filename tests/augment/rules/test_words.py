@@ -7,8 +7,7 @@ from parse_builder import outcomes, tagged
 
 from augment.rules import colors as colors_module
 from augment.rules.colors import colors
-from augment.rules.gender import gender_swap
-from augment.rules.places import city_names, geo_names
+from augment.rules.names import city_names, gender_swap, geo_names
 from augment.text.word_forms import indefinite_article, word_list
 
 SMALL = set(word_list("small_cities.txt"))
@@ -79,7 +78,7 @@ def test_colours_are_those_of_css():
     webcolors = pytest.importorskip(
         "webcolors", reason="webcolors is not installed; the extra `test` brings it"
     )
-    assert {name.replace(" ", "") for name in colors_module._known()[0]} == set(webcolors.names("css3"))
+    assert {name.replace(" ", "") for name in colors_module.COLOURS} == set(webcolors.names("css3"))
 
 
 # Gender

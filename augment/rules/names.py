@@ -1,0 +1,283 @@
+"""Swap genders, change places, put facts about them: rules of AugCSE that know names by lists."""
+
+from typing import Any
+
+from augment.core.entry import english
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import (
+    Edit,
+    is_name,
+    lengths_by_word,
+    like,
+    names_in,
+    rewrite,
+    word_list,
+    word_map,
+    word_set,
+    word_table,
+)
+
+_PRONOUNS = word_map("he=she she=he himself=herself herself=himself him=her hers=his")
+_PAIRS: dict[str, str] = {}
+for _male, _female in word_table("gender_pairs.tsv"):
+    _PAIRS.setdefault(_male, _female)
+    _PAIRS.setdefault(_female, _male)
+_GIVEN_NAMES = {name: gender for gender, names in word_table("given_names.tsv") for name in names.split()}
+_TITLES = word_map(
+    "mr=Ms mr.=Ms. mrs=Mr mrs.=Mr. ms=Mr ms.=Mr. miss=Mr. sir=Madam madam=Sir lord=Lady lady=Lord "
+    "madame=Monsieur monsieur=Madame"
+)
+# Written with a capital in front of a name these are titles, and swapped; other capitalised pairs are (parts
+# of) names.
+_RANKS = word_set(
+    "abbot abbess baron baroness duke duchess emperor empress king queen prince princess viscount "
+    "viscountess uncle aunt"
+)
+# What stands behind a "his" or "her" that owns nothing.
+_BEHIND_PRONOUNS = word_set("PUNCT ADP CCONJ SCONJ AUX DET PRON PART")
+_OWNED = word_set("NOUN PROPN ADJ NUM VERB ADV")  # what a noun phrase begins with
+_BEFORE_NO_PERSON = word_set("St. Saint San Fort Mount Lake Port the The - of de van von")
+_BEHIND_NO_PERSON = word_set("- River Street County Island Islands College University Church Bay City")
+_SECOND_NAMES = word_set(
+    "Ann Anne Beth Bob Ellen Fay Jean Jo Joe Kate Kay Lee Lou Louise Lynn Mae May Paul Ray Rose Sue"
+)
+_QUOTES = frozenset("\"“‘'`") | {"``"}
+
+
+@english(
+    "preserving",
+    needs="tags",
+    sample="She gave her brother Peter the keys. -> He gave his sister Alice the keys.",
+)
+def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """Replace words and names of one gender by those of the other: GenderSwap (NL-Augmenter after Lu et al.
+    2020).
+
+    "her" is "his" or "him", and "his" is "her" or "hers", by tag. A given name becomes the same new name
+    wherever it stands, and none that the sentence has; family names, places, "Martin Luther King" stay.
+    """
+    tags = sentence.tags
+    words = sentence.words
+    renamed: dict[str, str] = {}
+    edits: list[Edit] = []
+    for i, word in enumerate(words):
+        lower = word.lower()
+        new = None
+        if lower in _PRONOUNS:
+            new = _PRONOUNS[lower]
+        elif lower == "her":
+            new = "his" if _is_possessive(sentence, i) else "him"
+        elif lower == "his":
+            new = "her" if _is_possessive(sentence, i) else "hers"
+        elif lower in _TITLES and word[0].isupper() and _before_name(sentence, i):
+            new = _TITLES[lower]
+            if lower == "miss" and sentence.text[sentence.ends[i] :].startswith("."):
+                new = "Mr"
+        elif lower in _PAIRS and _is_common(sentence, i, word, lower):
+            new = _PAIRS[lower]
+        elif word in _GIVEN_NAMES and _is_given_name(sentence, i, words):
+            if word not in renamed:
+                taken = {*words, *renamed.values()}
+                others = [
+                    name
+                    for name, its in _GIVEN_NAMES.items()
+                    if its != _GIVEN_NAMES[word] and name not in taken
+                ]
+                renamed[word] = draws.choice(others)
+            new = renamed[word]
+        if new is not None and tags[i] != "FW":
+            edits.append(sentence.replacement(i, like(word, new) if len(word) > 1 else new))
+    return rewrite(sentence, edits)
+
+
+def _is_possessive(sentence: ParsedSentence, i: int) -> bool:
+    """Return whether "her" or "his" belongs to a noun behind it, by its tag and by what follows."""
+    tag = sentence.tags[i]
+    while i + 1 < len(sentence) and sentence.word(i + 1) in _QUOTES:  # 'his "autobiography"'
+        i += 1
+    if i + 1 >= len(sentence) or sentence.pos[i + 1] in _BEHIND_PRONOUNS:
+        return False
+    return tag == "PRP$"
+
+
+def _before_name(sentence: ParsedSentence, i: int) -> bool:
+    following = i + 1
+    while following < len(sentence) and sentence.word(following) == ".":
+        following += 1
+    return following < len(sentence) and sentence.word(following)[:1].isupper()
+
+
+def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
+    kind = sentence.tags[i][:2]
+    if kind[:1] == "V" or (kind != "NN" and lower in ("host", "hosts", "steward", "guys")):
+        return False
+    if lower in _RANKS and i and sentence.tags[i - 1] in ("NN", "NNP"):
+        return False  # "burger king"
+    if (i + 1 < len(sentence) and sentence.word(i + 1) == "-") or (i and sentence.word(i - 1) == "-"):
+        return False  # "man-made", "half-brother" where it is cut in three
+    if word[0].islower():
+        return True
+    if lower in _RANKS:
+        return _before_name(sentence, i) and sentence.word(i + 1) not in ("Island", "Street", "Cup", "Edward")
+    # A capital in the middle is a name's; at the start of the sentence, if no name goes on behind it, it
+    # is not.
+    return i == 0 and sentence.tags[i] not in ("NNP", "NNPS")
+
+
+def _is_given_name(sentence: ParsedSentence, i: int, words: list[str]) -> bool:
+    if sentence.tags[i] not in ("NNP", "NN"):
+        return False
+    if i:
+        before = words[i - 1]
+        if before in _BEFORE_NO_PERSON:
+            return False
+        if before[:1].isupper() and before[:1].isalpha() and sentence.tags[i - 1][:3] == "NNP":
+            title = before.lower() in _TITLES or before.lower() in _RANKS
+            return title or before.rstrip(".") in ("Dr", "Rev", "Sir", "Queen")
+    if i + 1 < len(words):
+        following = words[i + 1]
+        if following in _SECOND_NAMES and i + 2 < len(words) and sentence.tags[i + 1] == "NNP":
+            return False  # "Mary Jo"
+        if sentence.tags[i + 1] == "POS" and _OWNED.isdisjoint(sentence.pos[i + 2 : i + 3]):
+            return False  # "at Ralph's": a shop
+        if following in _BEHIND_NO_PERSON:
+            return False
+    return True
+
+
+_CONTINENTS = dict.fromkeys(("Africa", "Asia", "Europe", "Oceania", "North America", "South America"))
+_COUNTRIES = {row[0]: row[1:] for row in word_table("countries.tsv")}
+_CITIES = {row[0]: row[1:] for row in word_table("cities.tsv")}
+_PLACES: tuple[dict[str, Any], ...] = (_COUNTRIES, _CITIES, _CONTINENTS)
+_TABLES = tuple((table, lengths_by_word(table)) for table in _PLACES)
+
+
+@english(
+    "altering", needs="tags", sample="They moved from Paris to London. -> They moved from Nyon to Carlow."
+)
+def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """Replace well-known, populous cities by small, little-known ones: CityNamesTransformation (NL-
+    Augmenter).
+
+    By a gazetteer of 260 (GeoNames), without an entity recogniser. A name that is part of a longer one ("New
+    York Times", "Paris Hilton") stays; a city becomes the same city wherever it stands.
+    """
+    found = _places(sentence, 1)
+    if not found:
+        return None
+    names = sorted({name for _, _, name in found})
+    new = dict(zip(names, draws.sample(word_list("small_cities.txt"), len(names))))
+    return rewrite(sentence, [(sentence.starts[i], sentence.ends[j], new[name]) for i, j, name in found])
+
+
+@english(
+    "preserving",
+    needs="tags",
+    sample="He was born in Portugal. -> He was born in Portugal, whose capital is Lisbon.",
+)
+def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """Put a fact from GeoNames beside a country, city or continent: GeoNamesTransformation (NL-Augmenter
+    after Păiş 2019).
+
+    One random fact (capital, continent, inhabitants, neighbours, currency, ISO code) for one random place:
+    between commas before a verb, a preposition or the end, otherwise in brackets. None for a name that is
+    part of a longer one or stands in front of a noun ("the France team"), or if the sentence says it already.
+    """
+    places = (place for number in range(3) for place in _places(sentence, number))
+    found = [place for place in places if _takes_apposition(sentence, *place[:2])]
+    if not found:
+        return None
+    _, j, name = draws.choice(sorted(found))
+    makers = zip(_TABLES, (_of_country, _of_city, _of_continent))
+    facts = [fact for (table, _), make in makers if name in table for fact in make(name)]
+    facts = [fact for fact in facts if fact[1] not in sentence.text]
+    if not facts:
+        return None
+    fact = draws.choice(facts)[0]
+    end = sentence.ends[j]
+    return rewrite(sentence, [(end, end, _set_off(sentence, j, fact))])
+
+
+def _places(sentence: ParsedSentence, number: int) -> list[tuple[int, int, str]]:
+    """Return (first word, last word, name) of every place of a table that is not part of a longer name."""
+    words, (table, lengths) = sentence.words, _TABLES[number]
+
+    def place(i: int, j: int) -> tuple[int, int, str] | None:
+        name = sentence.span(i, j)
+        return (i, j, name) if name in table and _is_whole_name(sentence, i, j, words) else None
+
+    return list(names_in(words, lengths, place))
+
+
+def _is_whole_name(sentence: ParsedSentence, i: int, j: int, words: list[str]) -> bool:
+    if i:
+        before = words[i - 1]
+        if before in ("-", "/", "–", "New", "West", "East", "North", "South", "'", "’", "@", "#") or (
+            before[:1].isupper() and is_name(sentence, i - 1)
+        ):
+            return False
+    if i > 1 and words[i - 1] == "of" and is_name(sentence, i - 2):
+        return False  # "University of Houston"
+    if j + 1 < len(words):
+        following = words[j + 1]
+        if following in ("-", "/", "–", "&") or (following[:1].isupper() and is_name(sentence, j + 1)):
+            return False
+        if following == "." and sentence.text[sentence.ends[j] : sentence.ends[j] + 2].strip(".").isalnum():
+            return False  # a host name
+    return True
+
+
+def _takes_apposition(sentence: ParsedSentence, i: int, j: int) -> bool:
+    """Return whether the name stands by itself, as a noun phrase."""
+    following = j + 1
+    if following == len(sentence):
+        return True
+    if sentence.tags[following] == "POS" or sentence.word(following)[:1] in ("'", "’", "(", "-"):
+        return False
+    if sentence.pos[following] in ("VERB", "AUX"):
+        return sentence.tags[following] in ("VBD", "VBZ", "VBP", "MD")
+    return sentence.pos[following] in ("PUNCT", "ADP", "CCONJ", "SCONJ")
+
+
+def _set_off(sentence: ParsedSentence, j: int, fact: str) -> str:
+    following = j + 1
+    if following == len(sentence):
+        return f", {fact}"
+    word, pos = sentence.word(following), sentence.pos[following]
+    if word in (".", "!", "?", ";", ":", ")", "]"):
+        return f", {fact}"
+    if pos in ("VERB", "AUX", "ADP", "SCONJ"):
+        return f", {fact},"
+    return f" ({fact})"
+
+
+def _of_country(name: str) -> list[tuple[str, str]]:
+    """Return (fact, the word of it that the sentence must not have yet)."""
+    code, _, capital, continent, inhabitants, currency, neighbours = _COUNTRIES[name]
+    facts = [
+        (f"whose capital is {capital}", capital),
+        (f"a country in {continent}", continent),
+        (f"a country of {int(inhabitants):,} inhabitants", "inhabitants"),
+        (f"whose ISO code is {code}", "ISO"),
+        (f"where the currency is the {currency.lower()}", currency.lower()),
+    ]
+    if neighbours != "-":
+        first = neighbours.split(",")
+        facts += [(f"which borders {_with_article(neighbour)}", neighbour) for neighbour in first[:4]]
+    return facts
+
+
+def _of_city(name: str) -> list[tuple[str, str]]:
+    country, inhabitants = _CITIES[name]
+    size = f"a city of {int(inhabitants):,} inhabitants"
+    return [(f"a city in {_with_article(country)}", country), (size, "inhabitants")]
+
+
+def _of_continent(name: str) -> list[tuple[str, str]]:
+    countries = [country for country, row in _COUNTRIES.items() if row[3] == name]
+    return [(f"a continent with {len(countries)} countries", "continent")]
+
+
+def _with_article(country: str) -> str:
+    return f"the {country}" if country in _COUNTRIES and _COUNTRIES[country][1] == "the" else country
