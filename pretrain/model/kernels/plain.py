@@ -26,26 +26,6 @@ class Norm(NamedTuple):
     eps: float
 
 
-def add_norm(
-    x: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    weight: Tensor,
-    norm_bias: Tensor | None,
-    eps: float,
-    dropout: Dropout | None,
-) -> tuple[Tensor, Tensor]:
-    """Return `residual_norm`'s sum and its layer norm, both of the residual's type."""
-    dtype = x.dtype if residual is None else residual.dtype
-    added = at_least_float32(x)
-    if bias is not None:
-        added = added + bias
-    added = apply(added, dropout)
-    if residual is not None:
-        added = at_least_float32(residual) + added
-    return added.to(dtype), _layer_norm(added, weight, norm_bias, eps).to(dtype)
-
-
 def residual_norm(
     x: Tensor,
     bias: Tensor | None,
@@ -61,8 +41,15 @@ def residual_norm(
     in the residual's type, as the sum's layer norm where norms come after the residual connection (`post`),
     else as the sum. normed is the layer norm in `dtype`, for products to read.
     """
-    added, normed = add_norm(x, bias, residual, *norm, dropout)
-    return normed if post else added, normed.to(dtype)
+    stream = x.dtype if residual is None else residual.dtype
+    added = at_least_float32(x)
+    if bias is not None:
+        added = added + bias
+    added = apply(added, dropout)
+    if residual is not None:
+        added = at_least_float32(residual) + added
+    normed = _layer_norm(added, *norm).to(stream)
+    return normed if post else added.to(stream), normed.to(dtype)
 
 
 def norm_dropout(
