@@ -18,12 +18,7 @@ class Retain(Objective):
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = config.objective.retain
-
-    def weights(self, step: int) -> dict[str, float]:
-        return {"retain": self.settings.weight * self.settings.rise(step)}
-
-    def negatives(self, batch: int) -> int:
-        return 0
+        self.full_weights = {"retain": self.settings.weight}
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         assert context.guided is not None  # the start's vectors come with the step's

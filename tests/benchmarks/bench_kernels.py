@@ -193,7 +193,7 @@ def cases(tokens: int, hidden: int, inner: int, heads: int, dtype: torch.dtype, 
             "norm_dropout",
             step(torch_norm_dropout, x, weight, norm_bias),
             step(
-                lambda x, w, nb: native.norm_dropout(x, w, nb, 1e-5, dropout),
+                lambda x, w, nb: native.norm_dropout(x, Norm(w, nb, 1e-5), dropout),
                 x,
                 weight,
                 norm_bias,

@@ -53,6 +53,10 @@ def scale_matrices(encoder: SentenceEncoder) -> None:
             parameter.mul_(4)
 
 
+def norm_dropout(kernels, x, weight, norm_bias, eps, dropout):
+    return kernels.norm_dropout(x, Norm(weight, norm_bias, eps), dropout)
+
+
 def add_norm(kernels, x, bias, residual, weight, norm_bias, eps, dropout):
     """The sum of a residual norm, and its layer norm, both in the residual's type."""
     dtype = x.dtype if residual is None else residual.dtype

@@ -81,8 +81,8 @@ _SIGNATURES: dict[str, list[Any]] = {  # before the number of threads
 def _function(name: str, kind: str, instructions: str) -> Any:
     library = _library()
     assert library is not None
-    address = _POINTER.in_dll(library, f"{name}_{kind}_{instructions}").value
-    return ctypes.CFUNCTYPE(None, *_SIGNATURES[name], _INT)(address)
+    kernel = ctypes.CFUNCTYPE(None, *_SIGNATURES[name], _INT)
+    return kernel.in_dll(library, f"{name}_{kind}_{instructions}")
 
 
 @cache
@@ -117,18 +117,16 @@ def residual_norm(
         kind = _MIXED if (x.dtype, residual.dtype) == (torch.bfloat16, torch.float32) else None
     if kind is None or not _takes(x, bias, norm.weight, norm.bias):
         return plain.residual_norm(x, bias, residual, norm, dropout, dtype, post)
-    how = _How(norm.eps, _active(dropout), kind)
+    how = _How(norm.eps, dropout, kind)
     added, normed = _AddNorm.apply(x, bias, residual, norm.weight, norm.bias, how)
     return normed if post else added, normed.to(dtype)
 
 
-def norm_dropout(
-    x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
-) -> Tensor:
-    if not _takes(x, weight, norm_bias):
-        return plain.norm_dropout(x, weight, norm_bias, eps, dropout)
-    how = _How(eps, _active(dropout), _TYPES[x.dtype], behind=True)
-    return _AddNorm.apply(x, None, None, weight, norm_bias, how)[1]
+def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:
+    if not _takes(x, norm.weight, norm.bias):
+        return plain.norm_dropout(x, norm, dropout)
+    how = _How(norm.eps, dropout, _TYPES[x.dtype], behind=True)
+    return _AddNorm.apply(x, None, None, norm.weight, norm.bias, how)[1]
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -151,7 +149,7 @@ def attention(
 ) -> Tensor:
     if not _takes(qkv):
         return plain.attention(qkv, layout, scale, half_window, dropout)
-    return _Attention.apply(qkv, layout, scale, half_window, _active(dropout))
+    return _Attention.apply(qkv, layout, scale, half_window, dropout)
 
 
 class _How(NamedTuple):
@@ -297,10 +295,6 @@ def _takes(x: Tensor, *parameters: Tensor | None) -> bool:
         and all(p is None or p.dtype == torch.float32 for p in parameters)
         and available() is not None
     )
-
-
-def _active(dropout: Dropout | None) -> Dropout | None:
-    return dropout if dropout is not None and dropout.rate else None
 
 
 def _dropout(dropout: Dropout | None, x: Tensor) -> tuple[Tensor | None, int, float]:

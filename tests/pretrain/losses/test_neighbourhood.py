@@ -6,7 +6,8 @@ from test_contrastive import TILES, same_with_gradients, vectors
 from test_contrastive_memory import Largest, peak_memory, restart_peak
 from torch.nn.functional import cross_entropy, normalize
 
-from pretrain.losses.neighbourhood import (
+from pretrain.model.heads import vascl_head
+from pretrain.objectives.vascl import (
     NONE,
     nearest_neighbours,
     neighbourhood_loss,
@@ -14,7 +15,6 @@ from pretrain.losses.neighbourhood import (
     softmax_over_listed,
     virtual_augmentation,
 )
-from pretrain.model.heads import vascl_head
 
 
 @pytest.mark.parametrize("tile", TILES)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from encoder_helpers import add_norm
+from encoder_helpers import add_norm, norm_dropout
 from torch.nn import functional
 
 from pretrain.model.attention import PackedLayout
@@ -126,7 +126,7 @@ def test_norm_dropout_and_the_gelus():
     dropout = make_dropout(0.4)
     expected = functional.layer_norm(x, (8,), weight, bias, 1e-5) * hashing.kept(dropout, 8) / 0.6
     torch.testing.assert_close(
-        plain.norm_dropout(x, weight, bias, 1e-5, dropout), expected, rtol=1e-14, atol=1e-14
+        norm_dropout(plain, x, weight, bias, 1e-5, dropout), expected, rtol=1e-14, atol=1e-14
     )
     gelu = x * 0.5 * (1 + torch.erf(x / 2**0.5))
     torch.testing.assert_close(plain.bias_gelu(x, None), gelu, rtol=1e-12, atol=1e-14)
@@ -167,7 +167,7 @@ def test_every_operation_has_the_right_gradient():
     weight, bias, more = (normal(4, seed=seed).requires_grad_() for seed in (3, 4, 5))
     checks = [
         (lambda *given: add_norm(plain, *given, 1e-5, dropout), (x, more, wide[:, :4], weight, bias)),
-        (lambda *given: plain.norm_dropout(*given, 1e-5, dropout), (x, weight, bias)),
+        (lambda *given: norm_dropout(plain, *given, 1e-5, dropout), (x, weight, bias)),
         (plain.bias_gelu, (x, bias)),
         (plain.gelu_gate, (wide,)),
         (lambda given: plain.attention(given, layout, 0.7, 3, dropout), (qkv,)),
@@ -187,7 +187,7 @@ def test_half_precision_is_rounded_once(dtype):
     for operation, *inputs in (
         (plain.bias_gelu, x, bias),
         (plain.gelu_gate, x),
-        (lambda *given: plain.norm_dropout(*given, 1e-5, dropout), x, weight, bias),
+        (lambda *given: norm_dropout(plain, *given, 1e-5, dropout), x, weight, bias),
         (lambda *given: add_norm(plain, *given, 1e-5, dropout)[0], x, bias, residual, weight, bias),
         (lambda *given: add_norm(plain, *given, 1e-5, dropout)[1], x, bias, residual, weight, bias),
         (lambda given: plain.attention(given, layout, 0.7, 3, dropout), qkv),
