@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from augment.core.keys import derive, token_bits, uniform
 from pretrain.common.errors import UserError
@@ -15,7 +14,7 @@ from pretrain.losses.contrastive import info_nce
 from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.model.kernels.plain import at_least_float32
+from pretrain.model.kernels.plain import cross_entropy_sum
 from pretrain.objectives.base import BatchContext, Objective, Views, joint, running_statistics_kept
 
 
@@ -178,7 +177,7 @@ def replaced_token_loss(logits: Tensor, replaced: Tensor) -> Tensor:
     logits: [T, 2] of a packed row. replaced: bool[T], where the token is not the original's.
     """
     with torch.autocast(logits.device.type, enabled=False):
-        return cross_entropy(at_least_float32(logits), replaced.long(), reduction="sum")
+        return cross_entropy_sum(logits, replaced.long(), 2)
 
 
 def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> SentenceEncoder:
