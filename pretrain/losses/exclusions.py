@@ -118,7 +118,6 @@ class Guide:
             anchors, candidates = candidates, anchors
         elif self.negatives is not None:
             candidates = torch.cat([candidates, unit_vectors(self.negatives)])
-        self.tally.append(torch.zeros(2, dtype=torch.float64, device=anchors.device))
 
         def exclude(logits: Tensor, own: Tensor, start: int, stop: int) -> None:
             similarity = anchors[start:stop] @ candidates.T
@@ -139,7 +138,8 @@ class Guide:
 
         All ranks must call it. Where each has counted all of a loss, and not its part, the share is the same.
         """
-        counts = torch.stack(self.tally).sum(0)
+        nothing = self.anchors.new_zeros(2, dtype=torch.float64)  # a rank may have no anchor of its own
+        counts = torch.stack([nothing, *self.tally]).sum(0)
         if dist.is_initialized():
             dist.all_reduce(counts)
         return counts[0] / counts[1].clamp_min(1)
