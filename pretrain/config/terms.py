@@ -218,7 +218,7 @@ class AugcseConfig(ContrastiveTerm):
 
 @dataclass(frozen=True)
 class AdversarialReading:
-    """All that `losses.virtual_adversarial` has to know; None where a reading has no such number.
+    """All that `objectives.vadvcse` has to know; None where a reading has no such number.
 
     The paper (Ko) prints algorithm 1, the divergences (equations 11 to 14) and closed forms of the worst
     noise (appendix A). It does not print sigma, epsilon, eta, the norm of the best run, over what a norm is

@@ -6,9 +6,8 @@ Every loss here is a softmax over candidates, anchor by anchor:
     s_ij = a_i . c_j / temperature
 
 `TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors. A loss says who the
-anchors, candidates and positives are, and may change the logits of a tile (`Adjustment`), exclude texts of
-one meaning (`Identities`) and what a guide holds for false negatives (`Guide`), or give each anchor
-candidates of its own (`own_logits`).
+anchors, candidates and positives are, and may change the logits of a tile (`Adjustment`), which excludes
+candidates that are no negatives (`Exclusions`), or give each anchor candidates of its own (`own_logits`).
 
 A loss of N anchors against N candidates costs N squared, and every rank has the gathered vectors. Under
 `shared_over`, each rank computes the rows of its own share of the anchors, and sums over ranks complete loss
@@ -18,24 +17,17 @@ Vectors come as they are; similarity is the cosine. Losses are float32 (float64 
 autocast.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.losses.exclusions import (
-    NO_EXCLUSIONS,
-    Adjustment,
-    Exclusions,
-    FalseNegatives,
-    Identities,
-    Meanings,
-)
+from pretrain.losses.exclusions import NO_EXCLUSIONS, Adjustment, Exclusions
 from pretrain.losses.vectors import inverse, unit_vectors
 
 TILE_LOGITS = {"cpu": 2**22, "cuda": 2**26}
@@ -117,31 +109,16 @@ def nt_xent(
         The mean over the 2N anchors, a scalar.
     """
     assert views.ndim == 3 and len(views) == 2
-    count, guide = views.shape[1], exclusions.guide
-    with torch.autocast(views.device.type, enabled=False):
+    count, device = views.shape[1], views.device
+    with torch.autocast(device.type, enabled=False):
         vectors = unit_vectors(views.flatten(0, 1))
-        index = torch.arange(2 * count, device=views.device)
-        within_group = exclusions.within_group(views.device, repeats=2)
+        positives = (torch.arange(2 * count, device=device) + count) % (2 * count)
 
-        def exclude(logits: Tensor, start: int, stop: int) -> None:
-            if within_group is not None:
-                within_group(logits, start, stop)
+        def itself(logits: Tensor, own: Tensor, start: int, stop: int) -> None:
             logits[:, start:stop].fill_diagonal_(-torch.inf)
 
-        same = None
-        if exclusions.identities is not None:
-            every = Meanings.of(exclusions.identities, views.device).records.repeat(2)
-            same = Identities(every, every)
-        return softmax_over_candidates(
-            vectors,
-            vectors,
-            (index + count) % (2 * count),
-            temperature,
-            exclude,
-            tile,
-            identities=same,
-            false_negatives=None if guide is None else guide.both(),
-        )
+        adjustments = [itself, *exclusions.over("both", device)]
+        return softmax_over_candidates(vectors, vectors, positives, temperature, adjustments, tile)
 
 
 def info_nce(
@@ -151,9 +128,6 @@ def info_nce(
     exclusions: Exclusions = NO_EXCLUSIONS,
     negatives: Negatives | None = None,
     tile: int | None = None,
-    *,
-    anchor_identities: Tensor | None = None,
-    positive_identities: Tensor | None = None,
 ) -> Tensor:
     """Compute InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5).
 
@@ -163,45 +137,31 @@ def info_nce(
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
         temperature: divides the cosine.
         tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
-        anchor_identities, positive_identities: int64[N], the two rows of `Exclusions.identities`.
 
     Returns:
         The mean over the N anchors, a scalar.
     """
     assert anchors.shape == positives.shape
-    assert (anchor_identities is None) == (positive_identities is None)
-    if anchor_identities is not None and positive_identities is not None:
-        exclusions = replace(exclusions, identities=torch.stack([anchor_identities, positive_identities]))
-    count, device, guide = len(anchors), anchors.device, exclusions.guide
+    count, device = len(anchors), anchors.device
     with torch.autocast(device.type, enabled=False):
-        candidates, further, absent, bias = unit_vectors(positives), None, None, 0.0
-        if negatives is not None:
-            candidates = torch.cat([candidates, unit_vectors(negatives.vectors)])
-            further, bias = negatives.identities, negatives.own_bias
-            absent = None if negatives.present is None else ~negatives.present.to(device)
-            assert (further is None) == (exclusions.identities is None)
-        within_group = exclusions.within_group(device)
+        ours, candidates, own_positives = unit_vectors(anchors), unit_vectors(positives), _in_order(anchors)
+        if negatives is None:
+            adjustments = exclusions.over("forth", device)
+            return softmax_over_candidates(ours, candidates, own_positives, temperature, adjustments, tile)
+        assert (negatives.identities is None) == (exclusions.identities is None)
+        bias, present = negatives.own_bias, negatives.present
+        absent = None if present is None else ~present.to(device)
 
-        def adjust(logits: Tensor, start: int, stop: int) -> None:
+        def given(logits: Tensor, own: Tensor, start: int, stop: int) -> None:
             if bias:
                 for block in logits[:, count:].split(count, dim=1):
                     block[:, start:stop].diagonal().add_(bias)
             if absent is not None:
                 logits[:, count:].masked_fill_(absent, -torch.inf)
-            if within_group is not None:
-                for block in logits.split(count, dim=1):
-                    within_group(block, start, stop)
 
-        return softmax_over_candidates(
-            unit_vectors(anchors),
-            candidates,
-            torch.arange(count, device=device),
-            temperature,
-            adjust,
-            tile,
-            identities=exclusions.same_meaning(device, further),
-            false_negatives=None if guide is None else guide.forth(),
-        )
+        candidates = torch.cat([candidates, unit_vectors(negatives.vectors)])
+        adjustments = [given, *exclusions.over("forth", device, negatives.identities)]
+        return softmax_over_candidates(ours, candidates, own_positives, temperature, adjustments, tile)
 
 
 def symmetric_info_nce(
@@ -217,19 +177,12 @@ def symmetric_info_nce(
     2022). Arguments and result as `info_nce`.
     """
     assert anchors.shape == positives.shape
-    device, guide = anchors.device, exclusions.guide
+    device = anchors.device
     with torch.autocast(device.type, enabled=False):
-        ours, theirs = unit_vectors(anchors), unit_vectors(positives)
-        index = torch.arange(len(anchors), device=device)
-        within_group, same = exclusions.within_group(device), exclusions.same_meaning(device)
-        false_forth, false_back = (None, None) if guide is None else (guide.forth(), guide.back())
-        both = ((ours, theirs, false_forth), (theirs, ours, false_back))
-        first, second = (
-            softmax_over_candidates(
-                one, other, index, temperature, within_group, tile, identities=same, false_negatives=false
-            )
-            for one, other, false in both
-        )
+        ours, theirs, index = unit_vectors(anchors), unit_vectors(positives), _in_order(anchors)
+        forth, back = exclusions.over("forth", device), exclusions.over("back", device)
+        first = softmax_over_candidates(ours, theirs, index, temperature, forth, tile)
+        second = softmax_over_candidates(theirs, ours, index, temperature, back, tile)
         return 0.5 * (first + second)
 
 
@@ -262,21 +215,18 @@ def relaxed_negative_info_nce(
         The mean over the N anchors, a scalar.
     """
     assert anchors.shape == positives.shape == negatives.shape
-    device, guide = anchors.device, exclusions.guide
+    device = anchors.device
     with torch.autocast(device.type, enabled=False):
-        ours = unit_vectors(anchors)
+        ours, theirs, index = unit_vectors(anchors), unit_vectors(positives), _in_order(anchors)
         own_negative = ((ours * unit_vectors(negatives)).sum(1) - margin) * inverse(temperature)
-        return softmax_over_candidates(
-            ours,
-            unit_vectors(positives),
-            torch.arange(len(anchors), device=device),
-            temperature,
-            exclusions.within_group(device),
-            tile,
-            identities=exclusions.same_meaning(device),
-            own_logits=own_negative.masked_fill(~present.to(device), -torch.inf)[:, None],
-            false_negatives=None if guide is None else guide.forth(),
-        )
+        own_logits = own_negative.masked_fill(~present.to(device), -torch.inf)[:, None]
+        adjustments = exclusions.over("forth", device)
+        return softmax_over_candidates(ours, theirs, index, temperature, adjustments, tile, own_logits)
+
+
+def _in_order(anchors: Tensor) -> Tensor:
+    """Return the positives of anchors [N, d] whose candidate of the same number is it: int64[N]."""
+    return torch.arange(len(anchors), device=anchors.device)
 
 
 def softmax_over_candidates(
@@ -284,16 +234,14 @@ def softmax_over_candidates(
     candidates: Tensor,
     positives: Tensor,
     temperature: float,
-    adjust: Adjustment | None = None,
+    adjustments: Sequence[Adjustment] = (),
     tile: int | None = None,
-    *,
-    identities: Identities | None = None,
     own_logits: Tensor | None = None,
-    false_negatives: FalseNegatives | None = None,
 ) -> Tensor:
     """Mean over anchors [A, d] of -log softmax over candidates [C, d], at `positives` int64[A].
 
-    own_logits: [A, E], logits of further candidates that only their own anchor has; minus infinity for none.
+    adjustments: done to the logits of each tile, in order. own_logits: [A, E], logits of further candidates
+    that only their own anchor has; minus infinity for none.
     """
     if tile is None:
         tile = max(1, TILE_LOGITS.get(anchors.device.type, TILE_LOGITS["cuda"]) // max(len(candidates), 1))
@@ -304,9 +252,7 @@ def softmax_over_candidates(
         own_logits,
         positives,
         inverse(temperature),
-        adjust,
-        identities,
-        false_negatives,
+        adjustments,
         tile,
     )
 
@@ -326,9 +272,7 @@ class TiledSoftmax(torch.autograd.Function):
         own_logits: Tensor | None,
         positives: Tensor,
         scale: float,
-        adjust: Adjustment | None,
-        identities: Identities | None,
-        false_negatives: FalseNegatives | None,
+        adjustments: Sequence[Adjustment],
         tile: int,
     ) -> Tensor:
         count = max(len(anchors), 1)
@@ -341,8 +285,6 @@ class TiledSoftmax(torch.autograd.Function):
         # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs
         # nothing.
         total = torch.zeros((), dtype=torch.float64, device=anchors.device)
-        counting = false_negatives is not None and false_negatives.guide.counting
-        counts = total.new_zeros(2) if counting else None
         shared = is_shared(len(anchors), len(candidates))
         rows = my_rows(len(anchors), shared)
         room = anchors.new_empty(min(tile, len(rows)), len(candidates))  # one for all tiles
@@ -351,16 +293,11 @@ class TiledSoftmax(torch.autograd.Function):
             block = anchors[start:stop] * scale
             own = positives[start:stop, None]
             logits = torch.mm(block, candidates.T, out=room[: stop - start])
-            if adjust is not None:
-                adjust(logits, start, stop)
-            if identities is not None:
-                identities.exclude(logits, own, start, stop)
-            if false_negatives is not None:
-                counted = false_negatives.exclude(logits, own, start, stop)
-                if counts is not None:
-                    counts += counted
-            further = None if own_logits is None else own_logits[start:stop]
             own_logit = logits.gather(1, own)
+            for adjust in adjustments:
+                adjust(logits, own, start, stop)
+            logits.scatter_(1, own, own_logit)
+            further = None if own_logits is None else own_logits[start:stop]
             largest = logits.amax(1, keepdim=True)
             if further is not None:
                 largest = largest.maximum(further.amax(1, keepdim=True))
@@ -385,9 +322,7 @@ class TiledSoftmax(torch.autograd.Function):
             if own_gradient is not None:
                 own_gradient[start:stop] = further / denominator
         separate = candidate_gradient if candidate_gradient is not anchor_gradient else None
-        complete(shared, total, anchor_gradient, separate, own_gradient, counts)
-        if false_negatives is not None and counts is not None:
-            false_negatives.guide.tally.append(counts)
+        complete(shared, total, anchor_gradient, separate, own_gradient)
         ctx.save_for_backward(
             *(
                 None if gradient is None else gradient.div_(count)
@@ -401,4 +336,4 @@ class TiledSoftmax(torch.autograd.Function):
     def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         # Not in place: a graph that is kept alive may be walked again.
         gradients = (None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors)
-        return *gradients, None, None, None, None, None, None
+        return *gradients, None, None, None, None

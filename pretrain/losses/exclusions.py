@@ -20,6 +20,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -27,11 +28,18 @@ from torch import Tensor
 from pretrain.common.transfer import send
 from pretrain.losses.vectors import unit_vectors
 
+Way = Literal["forth", "back", "both"]
+"""Of a loss of N records: from anchors to positives, from positives to anchors, or of all 2N vectors, anchors
+and then positives, against one another."""
+
 
 class Adjustment(Protocol):
-    """Changes the logits [stop - start, C] of anchors start to stop - 1 in place, by constants."""
+    """Changes the logits [stop - start, C] of anchors start to stop - 1 in place, by constants.
 
-    def __call__(self, logits: Tensor, start: int, stop: int) -> None: ...
+    own: int64[stop - start, 1], the anchors' positives. Their logits stay, whatever is done to them here.
+    """
+
+    def __call__(self, logits: Tensor, own: Tensor, start: int, stop: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -80,26 +88,6 @@ def _components(identities: bytes, texts_of_record: int) -> tuple[np.ndarray, ..
 
 
 @dataclass(frozen=True)
-class Identities:
-    """The meanings of anchors, int64[A], and of candidates, int64[C], on the device of the vectors.
-
-    A candidate with an anchor's meaning is no negative of it. An anchor's own positive always stays.
-    """
-
-    anchors: Tensor
-    candidates: Tensor
-
-    def exclude(self, logits: Tensor, own: Tensor, start: int, stop: int) -> None:
-        """Set the logits [stop - start, C] of false negatives to minus infinity.
-
-        own: int64[stop - start, 1].
-        """
-        own_logits = logits.gather(1, own)
-        same = self.candidates == self.anchors[start:stop, None]
-        logits.masked_fill_(same, -torch.inf).scatter_(1, own, own_logits)
-
-
-@dataclass(frozen=True)
 class Guide:
     """A guide's vectors of a batch, any length but 0, without gradients.
 
@@ -117,56 +105,44 @@ class Guide:
     counting: bool = False
     tally: list[Tensor] = field(default_factory=list)
 
-    def forth(self) -> "FalseNegatives":
-        """Guide anchors against positives and then negatives."""
-        candidates = unit_vectors(self.positives)
-        if self.negatives is not None:
+    def over(self, way: Way) -> Adjustment:
+        """Return what excludes false negatives from a loss of this way.
+
+        A loss that goes forth has the negatives behind its positives. Candidates behind those that the guide
+        knows (a queue of earlier batches) stay.
+        """
+        anchors, candidates = unit_vectors(self.anchors), unit_vectors(self.positives)
+        if way == "both":
+            anchors = candidates = torch.cat([anchors, candidates])
+        elif way == "back":
+            anchors, candidates = candidates, anchors
+        elif self.negatives is not None:
             candidates = torch.cat([candidates, unit_vectors(self.negatives)])
-        return FalseNegatives(unit_vectors(self.anchors), candidates, self)
 
-    def back(self) -> "FalseNegatives":
-        """Guide positives against anchors."""
-        return FalseNegatives(unit_vectors(self.positives), unit_vectors(self.anchors), self)
+        def exclude(logits: Tensor, own: Tensor, start: int, stop: int) -> None:
+            similarity = anchors[start:stop] @ candidates.T
+            threshold = similarity.gather(1, own)
+            by = threshold.abs() if self.strategy == "relative" else 1.0
+            false = (similarity > threshold - self.margin * by).scatter_(1, own, False)
+            if self.counting:  # logits of what is no negative already are minus infinity
+                before = logits > -torch.inf
+                there = before.sum(dtype=torch.float64) - before.gather(1, own).sum()
+                masked = (false & before[:, : false.shape[1]]).sum(dtype=torch.float64)
+                self.tally.append(torch.stack([masked, there]))
+            logits[:, : len(candidates)].masked_fill_(false, -torch.inf)
 
-    def both(self) -> "FalseNegatives":
-        """Guide all vectors, anchors and then positives, against one another."""
-        every = unit_vectors(torch.cat([self.anchors, self.positives]))
-        return FalseNegatives(every, every, self)
+        return exclude
 
     def share(self) -> Tensor:
-        """Return the share of the counted negatives that was left out: a float64 scalar."""
-        masked, negatives = torch.stack(self.tally).sum(0)
-        return masked / negatives.clamp_min(1)
+        """Return the share of the counted negatives that was left out, over all ranks: a float64 scalar.
 
-
-@dataclass(frozen=True)
-class FalseNegatives:
-    """The guide's unit vectors in the order of a loss's anchors [A, g] and of its first candidates [C', g].
-
-    Candidates after the first C' (a queue of earlier batches) are unknown to the guide, and stay.
-    """
-
-    anchors: Tensor
-    candidates: Tensor
-    guide: Guide
-
-    def exclude(self, logits: Tensor, own: Tensor, start: int, stop: int) -> Tensor | None:
-        """Set the logits [stop - start, C] of false negatives to minus infinity; return counts for the tally.
-
-        own: int64[stop - start, 1], of each anchor's positive. Logits of what is no negative already are
-        minus infinity.
+        All ranks must call it. Where each has counted all of a loss, and not its part, the share is the same.
         """
-        similarity = self.anchors[start:stop] @ self.candidates.T
-        threshold = similarity.gather(1, own)
-        by = threshold.abs() if self.guide.strategy == "relative" else 1.0
-        false = (similarity > threshold - self.guide.margin * by).scatter_(1, own, False)
-        guided, counts = logits[:, : len(self.candidates)], None
-        if self.guide.counting:
-            before = logits > -torch.inf
-            there = before.sum(dtype=torch.float64) - before.gather(1, own).sum()
-            counts = torch.stack([(false & before[:, : false.shape[1]]).sum(dtype=torch.float64), there])
-        guided.masked_fill_(false, -torch.inf)
-        return counts
+        nothing = self.anchors.new_zeros(2, dtype=torch.float64)  # a rank may have no anchor of its own
+        counts = torch.stack([nothing, *self.tally]).sum(0)
+        if dist.is_initialized():
+            dist.all_reduce(counts)
+        return counts[0] / counts[1].clamp_min(1)
 
 
 @dataclass(frozen=True)
@@ -183,24 +159,32 @@ class Exclusions:
     identities: Tensor | None = None
     guide: Guide | None = None
 
-    def within_group(self, device: torch.device, repeats: int = 1) -> Adjustment | None:
-        """Exclude candidates of other groups; anchors and candidates have `groups`, `repeats` times."""
-        if self.groups is None:
-            return None
-        membership = self.groups.repeat(repeats).to(device)
+    def over(self, way: Way, device: torch.device, further: Tensor | None = None) -> list[Adjustment]:
+        """Return what excludes candidates from a loss of this way.
 
-        def exclude(logits: Tensor, start: int, stop: int) -> None:
-            logits.masked_fill_(membership[start:stop, None] != membership, -torch.inf)
+        further: int64[M], hashes of the texts of candidates behind the N records, where these have such.
+        """
+        repeats = 2 if way == "both" else 1
+        found: list[Adjustment] = []
+        if self.groups is not None:
+            members = self.groups.repeat(repeats).to(device)
 
-        return exclude
+            def other_groups(logits: Tensor, own: Tensor, start: int, stop: int) -> None:
+                for block in logits.split(len(members), dim=1):
+                    block.masked_fill_(members[start:stop, None] != members, -torch.inf)
 
-    def same_meaning(self, device: torch.device, further: Tensor | None = None) -> Identities | None:
-        """Exclude positives and `further` candidates (identities int64[M]) of an anchor's meaning."""
-        if self.identities is None:
-            return None
-        meanings = Meanings.of(self.identities, device)
-        others = [] if further is None else [meanings.look_up(further)]
-        return Identities(meanings.records, torch.cat([meanings.records, *others]))
+            found.append(other_groups)
+        if self.identities is not None:
+            meanings = Meanings.of(self.identities, device)
+            anchors = meanings.records.repeat(repeats)
+            others = [] if further is None else [meanings.look_up(further)]
+            candidates = torch.cat([anchors, *others])
+
+            def same_meaning(logits: Tensor, own: Tensor, start: int, stop: int) -> None:
+                logits.masked_fill_(candidates == anchors[start:stop, None], -torch.inf)
+
+            found.append(same_meaning)
+        return found if self.guide is None else [*found, self.guide.over(way)]
 
 
 NO_EXCLUSIONS = Exclusions()

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pretrain.common.memory import rounded_rows
 from pretrain.model.kernels import kernels_for
-from pretrain.model.kernels.plain import IGNORED, cross_entropy_sum
+from pretrain.model.kernels.plain import IGNORED
 
 if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
@@ -37,7 +37,7 @@ def masked_lm_loss(
     gather their weights.
 
     Args:
-        hidden: last hidden states [T, H] from `encoder.forward_packed`.
+        hidden: last hidden states [T, H] from `encoder.forward`.
         positions: int64[P] into hidden, on its device. P = 0 gives 0 that still reaches every parameter.
         labels: integers [P], the original token ids.
         tile_elements: most logits alive at once; default by device, `TILE_ELEMENTS`.
@@ -84,25 +84,3 @@ def round_up(positions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     filler = rounded_rows(len(positions)) - len(positions)
     pad = torch.nn.functional.pad
     return pad(positions, (0, filler)), pad(labels, (0, filler), value=IGNORED)
-
-
-def replaced_token_loss(logits: Tensor, replaced: Tensor, lengths: Tensor) -> Tensor:
-    """SUM over the tokens of -log p(replaced or not): a scalar, float32 (float64 from float64).
-
-    A sum, because the right mean is over the tokens of the whole global batch, which only the caller knows.
-    All tokens count, position 0 too, whose embedding is the sentence vector and which is never replaced: as
-    in the authors' code. Padding does not exist in packed rows; the authors' code counts it as class 0, so
-    that its loss depends on the padding's width (voidism/DiffCSE#25). Tokens beyond the last sequence, which
-    fill a row up, count for nothing.
-
-    Args:
-        logits: [T, 2] of a packed row.
-        replaced: int64[T], 1 where the token is not the original's, else 0.
-        lengths: int64[n], tokens of each sequence of the row, their sum at most T.
-    """
-    tokens, labels = int(lengths.sum()), replaced.long()
-    assert logits.shape == (len(labels), 2) and tokens <= len(labels)
-    if tokens < len(labels):
-        labels = torch.cat([labels[:tokens], labels.new_full((len(labels) - tokens,), IGNORED)])
-    with torch.autocast(logits.device.type, enabled=False):
-        return cross_entropy_sum(logits, labels, 2)

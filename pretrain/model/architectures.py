@@ -17,26 +17,21 @@ from pretrain.common.errors import UserError
 
 @dataclass(frozen=True)
 class Family:
-    """Positions start at `first_position(config)`; `mlm_head(lm, [P, H])` gives what the model's output map
-    takes to logits [P, V]."""
+    """`mlm_head(lm, [P, H])` gives what the model's output map takes to logits [P, V]."""
 
     mlm_head: Callable[[PreTrainedModel, Tensor], Tensor]
-    first_position: Callable[[PreTrainedConfig], int]
     names: Mapping[str, tuple[str, ...]]
     """Our name of a size -> the config's names for it."""
+    positions_follow_padding: bool = False
+    """RoBERTa has fairseq's numbering: position padding_idx is the padding's, the first token's the next."""
+
+    def first_position(self, config: PreTrainedConfig) -> int:
+        """Return the position of a sequence's first token."""
+        return config.pad_token_id + 1 if self.positions_follow_padding else 0
 
     def usable_positions(self, config: PreTrainedConfig) -> int:
         """Return the longest sequence, special tokens included, that has a position for every token."""
         return config.max_position_embeddings - self.first_position(config)
-
-
-def _no_offset(config: PreTrainedConfig) -> int:
-    return 0
-
-
-def _behind_padding(config: PreTrainedConfig) -> int:
-    # RoBERTa keeps fairseq's numbering: position padding_idx is the padding's, the first token's is the next.
-    return config.pad_token_id + 1
 
 
 def _distilbert_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
@@ -56,12 +51,8 @@ _BERT_NAMES: dict[str, tuple[str, ...]] = {
     "dropout": ("hidden_dropout_prob",),
     "attention_dropout": ("attention_probs_dropout_prob",),
 }
-_DISTILBERT_NAMES = {
-    "layers": ("n_layers",),
-    "hidden_size": ("dim",),
-    "heads": ("n_heads",),
+_DISTILBERT_NAMES = _BERT_NAMES | {
     "intermediate_size": ("hidden_dim",),
-    "max_positions": ("max_position_embeddings",),
     "dropout": ("dropout",),
     "attention_dropout": ("attention_dropout",),
 }
@@ -71,16 +62,16 @@ _MODERNBERT_NAMES = _BERT_NAMES | {
 }
 
 
-_ROBERTA = Family(_roberta_head, _behind_padding, _BERT_NAMES)
+_ROBERTA = Family(_roberta_head, _BERT_NAMES, positions_follow_padding=True)
 
 FAMILIES: dict[str, Family] = {
-    "bert": Family(lambda lm, hidden: lm.cls.predictions.transform(hidden), _no_offset, _BERT_NAMES),
+    "bert": Family(lambda lm, hidden: lm.cls.predictions.transform(hidden), _BERT_NAMES),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
-    "distilbert": Family(_distilbert_head, _no_offset, _DISTILBERT_NAMES),
-    "electra": Family(lambda lm, hidden: lm.generator_predictions(hidden), _no_offset, _BERT_NAMES),
-    "modernbert": Family(lambda lm, hidden: lm.head(hidden), _no_offset, _MODERNBERT_NAMES),
+    "distilbert": Family(_distilbert_head, _DISTILBERT_NAMES),
+    "electra": Family(lambda lm, hidden: lm.generator_predictions(hidden), _BERT_NAMES),
+    "modernbert": Family(lambda lm, hidden: lm.head(hidden), _MODERNBERT_NAMES),
 }
 """transformers' `config.model_type` -> family."""
 

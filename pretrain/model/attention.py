@@ -14,10 +14,10 @@ runs
   where the generator was seeded the same (`SentenceModel.autocast`);
 - anywhere else by `pretrain.model.kernels`, as one dense product for each distinct length or in C++.
 
-What depends on the batch only (groups, cumulative lengths, masks) is computed once per forward.
+What depends on the batch only (groups, cumulative lengths) is computed once per forward.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -65,8 +65,6 @@ class PackedLayout:
     buckets: tuple[tuple[int, int], ...]
     """(most tokens, slots) of each bucket that has any, in the order of `slots`; empty where a sequence is
     longer than all of `BUCKETS`."""
-    window_masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    """(length, half window) -> bool[length, length], filled on first use, shared by the forward's layers."""
 
     @classmethod
     def build(cls, lengths: Tensor, device: torch.device, filler: int = 0) -> "PackedLayout":
@@ -101,16 +99,6 @@ class PackedLayout:
         """Return this layout with its tensors as they are on a device."""
         cumulative = boundaries[: len(self.cumulative)]
         return replace(self, boundaries=boundaries, cumulative=cumulative, slots=slots)
-
-    def window_mask(self, length: int, half_window: int, device: torch.device) -> Tensor | None:
-        """bool[length, length], true where |i - j| <= half_window; None where that is everywhere."""
-        if length <= half_window + 1:
-            return None
-        key = (length, half_window)
-        if key not in self.window_masks:
-            position = torch.arange(length, device=device)
-            self.window_masks[key] = (position[:, None] - position[None, :]).abs() <= half_window
-        return self.window_masks[key]
 
 
 def _longest(most: int) -> int:

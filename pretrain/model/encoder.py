@@ -115,11 +115,7 @@ class SentenceEncoder(nn.Module):
         # Without early stop: it leaves a layer by an exception, past the hook by which ZeRO-3 lets go of it.
         self.lm.gradient_checkpointing_enable({"use_reentrant": False, "early_stop": False})
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Return `forward_packed`, for wrappers that call a module."""
-        return self.forward_packed(ids, lengths)
-
-    def forward_packed(self, ids: Tensor, lengths: Tensor, keys: np.ndarray | None = None) -> Tensor:
+    def forward(self, ids: Tensor, lengths: Tensor, keys: np.ndarray | None = None) -> Tensor:
         """Return the last hidden states [T, H] of the packed batch, in the order of `ids`.
 
         keys: as in `states`.
@@ -236,7 +232,16 @@ class SentenceEncoder(nn.Module):
         self, row: PackedRow, second: int | None = None, edit: EditEmbeddings | None = None
     ) -> PackedStates:
         """Return `states` of a row that `pack` has made."""
-        last, other = self._run(row, second, edit)
+        device, base = row.ids.device, self.lm.base_model
+        run = self._state(row)
+        with torch.autocast(device.type, enabled=False):
+            hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
+            hidden = row.edited(hidden, edit)
+            if hasattr(base, "embeddings_project"):  # ELECTRA's, where embeddings are narrower
+                hidden = base.embeddings_project(hidden.to(self.lm.dtype)).to(run.residual)
+            if hasattr(base, "rotary_emb"):
+                run.rotary.update(rotations(base.rotary_emb, hidden, row.positions))
+            last, other = run_layers(self.lm, hidden, run, second)
         return PackedStates(
             last=row.in_input_order(last),
             second=None if other is None else row.in_input_order(other),
@@ -255,21 +260,6 @@ class SentenceEncoder(nn.Module):
             begins = (ids[places[:, 1:]] == tokens).all(1, keepdim=True)
             pooled[places] &= ~begins
         return pooled
-
-    def _run(
-        self, row: PackedRow, second: int | None, edit: EditEmbeddings | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """[T + filler, H], twice: the last states, and those of another layer."""
-        device, base = row.ids.device, self.lm.base_model
-        run = self._state(row)
-        with torch.autocast(device.type, enabled=False):
-            hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
-            hidden = row.edited(hidden, edit)
-            if hasattr(base, "embeddings_project"):  # ELECTRA's, where embeddings are narrower
-                hidden = base.embeddings_project(hidden.to(self.lm.dtype)).to(run.residual)
-            if hasattr(base, "rotary_emb"):
-                run.rotary.update(rotations(base.rotary_emb, hidden, row.positions))
-            return run_layers(self.lm, hidden, run, second)
 
     def _state(self, row: PackedRow) -> ForwardState:
         device, dtype = row.ids.device, self.lm.dtype
@@ -332,6 +322,7 @@ def load_encoder(
     pooling: str = "mean",
     dropout: float | None = None,
     attention_dropout: float | None = None,
+    role: str = "encoder",
 ) -> SentenceEncoder:
     """Load the encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`.
 
@@ -340,7 +331,9 @@ def load_encoder(
     `dropout`, `attention_dropout`: instead of the checkpoint's own; None: its own.
 
     `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them
-    ([DEL]): the embedding, and the masked-language head with it, is grown.
+    ([DEL]): an encoder's embedding, and the masked-language head with it, is grown.
+
+    `role`: what the checkpoint is for, as errors name it.
 
     Raises:
         UserError: nothing to load there, a model type that is not supported, weights missing, or a tokenizer
@@ -360,14 +353,15 @@ def load_encoder(
         )
     except (OSError, ValueError) as error:
         raise UserError(
-            f"cannot load an encoder from '{source}': {error}\nGive a Hugging Face folder (config.json and "
+            f"cannot load the {role} '{source}': {error}\nGive a Hugging Face folder (config.json and "
             f"weights) or a hub name of a supported type: {', '.join(FAMILIES)}."
         ) from error
     missing = [key for key in sorted(report["missing_keys"]) if key.startswith(f"{lm.base_model_prefix}.")]
     if missing:
         raise UserError(f"'{source}' is incomplete: no weights for {missing[0]} ({len(missing)} missing).")
-    check_tokenizer(lm.config.vocab_size, tokenizer, source)
-    _add_rows(lm, len(tokenizer))
+    check_tokenizer(lm.config.vocab_size, tokenizer, source, role)
+    if role == "encoder":
+        _add_rows(lm, len(tokenizer))
     encoder = SentenceEncoder(lm, pooling)
     encoder.random_head = bool(report["missing_keys"])
     return encoder

@@ -1,7 +1,5 @@
 """Heads on sentence vectors, trained beside the encoder in float32; an export keeps at most one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
@@ -63,59 +61,43 @@ class ProjectionHead(nn.Module):
         if initializer_range is not None:
             initialize(self, initializer_range)
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Map vectors [N, in] of any floating dtype to [N, out] in the head's dtype."""
+    def forward(self, vectors: Tensor, statistics: Statistics | None = None) -> Tensor:
+        """Map vectors [N, in] of any floating dtype to [N, out] in the head's dtype.
+
+        statistics: constants that the batch norms use instead of the batch's; running ones stay. A part of a
+        batch then comes out as in the whole of it, and no vector's gradient passes through the others'.
+        """
+        given = iter(statistics or ())
         with torch.autocast(vectors.device.type, enabled=False):
-            return self.layers(vectors.to(self.layers[0].weight.dtype))
+            vectors = vectors.to(self.layers[0].weight.dtype)
+            for layer in self.layers:
+                fixed = statistics is not None and isinstance(layer, WholeBatchNorm)
+                vectors = layer(vectors, next(given)) if fixed else layer(vectors)
+            return vectors
 
     @torch.no_grad()
     def statistics(self, vectors: Tensor) -> Statistics:
         """Return the statistics of `vectors` [N, in] in each batch norm, as constants; running ones stay."""
-        norms = self._norms()
-        for norm in norms:
-            norm.recording = True
-        try:
-            self(vectors)
-            return tuple((norm.fixed[0], norm.fixed[1]) for norm in norms if norm.fixed is not None)
-        finally:
-            for norm in norms:
-                norm.recording, norm.fixed = False, None
-
-    @contextmanager
-    def with_statistics(self, statistics: Statistics) -> Iterator[None]:
-        """Let every batch norm use these constants instead of the batch's statistics; running ones stay.
-
-        A part of a batch then comes out as in the whole of it, and no vector's gradient passes through the
-        others'.
-        """
-        norms = self._norms()
-        assert len(norms) == len(statistics)
-        for norm, values in zip(norms, statistics):
-            norm.fixed = values
-        try:
-            yield
-        finally:
-            for norm in norms:
-                norm.fixed = None
-
-    def _norms(self) -> list["WholeBatchNorm"]:
-        return [module for module in self.layers if isinstance(module, WholeBatchNorm)]
+        found: list[tuple[Tensor, Tensor]] = []
+        with torch.autocast(vectors.device.type, enabled=False):
+            vectors = vectors.to(self.layers[0].weight.dtype)
+            for layer in self.layers:
+                if isinstance(layer, WholeBatchNorm):
+                    variance, mean = torch.var_mean(vectors, dim=0, correction=0)
+                    found.append((mean, variance))
+                    vectors = layer(vectors, found[-1])
+                else:
+                    vectors = layer(vectors)
+        return tuple(found)
 
 
 class WholeBatchNorm(nn.BatchNorm1d):
-    """Batch norm over the global batch; its statistics can be fixed (`ProjectionHead.with_statistics`)."""
+    """Batch norm over the global batch, or by statistics that are given."""
 
-    recording = False
-    fixed: tuple[Tensor, Tensor] | None = None
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        if self.recording:
-            variance, mean = torch.var_mean(vectors, dim=0, correction=0)
-            self.fixed = (mean, variance)
-        if self.fixed is None:
+    def forward(self, vectors: Tensor, statistics: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        if statistics is None:
             return super().forward(vectors)
-        mean, variance = self.fixed
-        return normalise(vectors, mean, variance, self.weight, self.bias, training=False, eps=self.eps)
+        return normalise(vectors, *statistics, self.weight, self.bias, training=False, eps=self.eps)
 
 
 def simcse_head(size: int, initializer_range: float | None = 0.02) -> ProjectionHead:

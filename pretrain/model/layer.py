@@ -25,6 +25,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from pretrain.model.architectures import family_of
 from pretrain.model.attention import PackedLayout, attend, takes_flash
 from pretrain.model.kernels import fused
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
@@ -155,8 +156,7 @@ class EmbeddingNorm(nn.Module):
         self.weight, self.bias, self.eps = library.weight, library.bias, library.eps
 
     def forward(self, x: Tensor, dropout: Dropout | None, run: ForwardState) -> Tensor:
-        x = run.kernels.norm_dropout(x, *_norm_of(self), dropout)
-        return x.to(run.residual)
+        return run.kernels.norm_dropout(x, _norm_of(self), dropout).to(run.residual)
 
 
 class Embeddings(nn.Module):
@@ -181,56 +181,28 @@ class Embeddings(nn.Module):
         return getattr(self, self.norm_name)(x, run.dropout(self.rate, 0, EMBEDDING), run)
 
 
-@dataclass(frozen=True)
-class PostNormNames:
-    """What a family calls the parts of a post-norm layer, and its dropouts in the config."""
-
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    attention_output: str = "attention.output.dense"
-    attention_norm: str = "attention.output.LayerNorm"
-    inner: str = "intermediate.dense"
-    outer: str = "output.dense"
-    norm: str = "output.LayerNorm"
-    heads: str = "num_attention_heads"
-    activation: str = "hidden_act"
-    dropout: str = "hidden_dropout_prob"
-    attention_dropout: str = "hidden_dropout_prob"
-    probability_dropout: str = "attention_probs_dropout_prob"
-
-
-BERT = PostNormNames()
-DISTILBERT = PostNormNames(
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
-    attention_output="attention.out_lin",
-    attention_norm="sa_layer_norm",
-    inner="ffn.lin1",
-    outer="ffn.lin2",
-    norm="output_layer_norm",
-    heads="n_heads",
-    activation="activation",
-    dropout="dropout",
-    attention_dropout="",  # DistilBERT drops nothing between attention and its norm
-    probability_dropout="attention_dropout",
-)
-
-
 class PostNormLayer(GradientCheckpointingLayer):
-    """A layer of BERT's kind: norms come after the residual connections."""
+    """A layer of BERT's kind: norms come after the residual connections.
 
-    def __init__(self, library: nn.Module, config: PreTrainedConfig, number: int, names: PostNormNames):
+    Whatever a family calls its parts, they are linear maps and norms in this order: query, key, value, output
+    and norm of attention, the two maps of the MLP, its norm.
+    """
+
+    def __init__(self, library: nn.Module, config: PreTrainedConfig, number: int):
         super().__init__()
         _take_over(self, library)
-        self.names, self.number = names, number
+        parts = {name: m for name, m in library.named_modules() if isinstance(m, (nn.Linear, nn.LayerNorm))}
+        norms = [isinstance(part, nn.LayerNorm) for part in parts.values()]
+        assert norms == [False] * 4 + [True] + [False] * 2 + [True], f"{list(parts)} in another order"
+        self.parts, self.number = list(parts), number
         self.is_last = number == config.num_hidden_layers - 1
-        self.heads = getattr(config, names.heads)
-        self.activation = _activation(getattr(config, names.activation))
-        self.rate = getattr(config, names.dropout)
-        self.attention_rate = getattr(config, names.attention_dropout) if names.attention_dropout else 0.0
-        self.probability_rate = getattr(config, names.probability_dropout)
+        self.heads = config.num_attention_heads
+        names, is_distilbert = family_of(config.model_type).names, config.model_type == "distilbert"
+        self.activation = _activation(config.activation if is_distilbert else config.hidden_act)
+        self.rate = getattr(config, names["dropout"][0])
+        self.probability_rate = getattr(config, names["attention_dropout"][0])
+        # DistilBERT drops nothing between attention and its norm
+        self.attention_rate = 0.0 if is_distilbert else self.rate
 
     def forward(self, hidden: Tensor, normed: Tensor, run: ForwardState) -> tuple[Tensor, Tensor]:
         """Map [T, H] pairs to such pairs: the same twice, in the residual's type and, for products, the
@@ -238,23 +210,23 @@ class PostNormLayer(GradientCheckpointingLayer):
 
         The last layer's first result is float32 at least.
         """
-        part, names = self.get_submodule, self.names
-        qkv = run.product(normed, part(names.query), part(names.key), part(names.value))
+        query, key, value, outwards, attention_norm, inner_map, outer_map, norm = map(
+            self.get_submodule, self.parts
+        )
+        qkv = run.product(normed, query, key, value)
         dropout = run.dropout(self.probability_rate, self.number, PROBABILITIES)
         attended = run.attend(qkv.unflatten(1, (3, self.heads, -1)), None, dropout)
         dropout = run.dropout(self.attention_rate, self.number, ATTENTION)
-        hidden, normed = self._residual_norm(
-            attended, part(names.attention_output), hidden, part(names.attention_norm), dropout, run
-        )
-        inner = run.product(normed, part(names.inner), bias=False)
+        hidden, normed = self._residual_norm(attended, outwards, hidden, attention_norm, dropout, run)
+        inner = run.product(normed, inner_map, bias=False)
         if self.activation is None:
-            inner = run.kernels.bias_gelu(inner, _wide(part(names.inner).bias))
+            inner = run.kernels.bias_gelu(inner, _wide(inner_map.bias))
         else:
-            inner = self.activation(inner + part(names.inner).bias.to(inner.dtype))
+            inner = self.activation(inner + inner_map.bias.to(inner.dtype))
         dropout = run.dropout(self.rate, self.number, MLP)
         if self.is_last and hidden.dtype != torch.float64:
             hidden = hidden.float()  # sentence vectors and losses are made of float32 states
-        return self._residual_norm(inner, part(names.outer), hidden, part(names.norm), dropout, run)
+        return self._residual_norm(inner, outer_map, hidden, norm, dropout, run)
 
     @staticmethod
     def _residual_norm(
@@ -328,26 +300,13 @@ def _activation(name: str) -> Callable[[Tensor], Tensor] | None:
     return None if name == "gelu" else ACT2FN[name]
 
 
-POST_NORM = {
-    "bert": BERT,
-    "roberta": BERT,
-    "xlm-roberta": BERT,
-    "camembert": BERT,
-    "electra": BERT,
-    "distilbert": DISTILBERT,
-}
-"""transformers' `config.model_type` -> names of the parts of its layers; "modernbert" is pre-norm."""
-
-
 def layers_of(lm: PreTrainedModel) -> nn.ModuleList:
     """Return the model's list of layers."""
     base = lm.base_model
-    for holder in ("encoder.layer", "transformer.layer", "layers"):
-        try:
-            return base.get_submodule(holder)
-        except AttributeError:
-            continue
-    raise ValueError(f"no list of layers in {type(base).__name__}")
+    found = next((module for module in base.modules() if isinstance(module, nn.ModuleList)), None)
+    if found is None:
+        raise ValueError(f"no list of layers in {type(base).__name__}")
+    return found
 
 
 def layer_matrices(module: nn.Module) -> set[int]:
@@ -366,16 +325,11 @@ def layer_matrices(module: nn.Module) -> set[int]:
 def install(lm: PreTrainedModel) -> None:
     """Replace the library's embedding block and layers by ours, in place; parameters keep their names."""
     config, layers = lm.config, layers_of(lm)
-    assert config.model_type in (*POST_NORM, "modernbert")
-    names = POST_NORM.get(config.model_type)
-    rate = config.embedding_dropout if names is None else getattr(config, names.dropout)
+    rate = getattr(config, family_of(config.model_type).names["dropout"][0])
     lm.base_model.embeddings = Embeddings(lm.base_model.embeddings, rate)
+    own = PreNormLayer if config.model_type == "modernbert" else PostNormLayer
     for number, layer in enumerate(layers):
-        layers[number] = (
-            PreNormLayer(layer, config, number)
-            if names is None
-            else PostNormLayer(layer, config, number, names)
-        )
+        layers[number] = own(layer, config, number)
 
 
 def run_layers(
@@ -388,7 +342,7 @@ def run_layers(
     base, layers = lm.base_model, layers_of(lm)
     wanted = None if second is None else second % (len(layers) + 1)
     states = hidden if wanted == 0 else None
-    if lm.config.model_type in POST_NORM:
+    if lm.config.model_type != "modernbert":
         normed = hidden.to(run.dtype)
         for number, layer in enumerate(layers, 1):
             hidden, normed = layer(hidden, normed, run)

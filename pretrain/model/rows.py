@@ -77,7 +77,9 @@ class PackedRow:
         parts = {"lengths": lengths}
         if order is not None:
             in_order = lengths[order]
-            parts["order"] = _token_order(lengths, order)
+            sizes, chosen = lengths.numpy(), order.numpy()
+            starts = (sizes.cumsum() - sizes)[chosen]
+            parts["order"] = torch.from_numpy(segment_indices(starts, sizes[chosen]))
             parts["restore"] = torch.empty_like(parts["order"])
             parts["restore"][parts["order"]] = torch.arange(tokens)
         if keys is not None:
@@ -132,7 +134,6 @@ class PackedRow:
             cumulative=boundaries,
             boundaries=boundaries,
             slots=slots,
-            window_masks={},
         )
         lengths = boundaries.diff().long()
         return PackedRow(ids, positions, None, keys[0] if keys else None, layout, lengths, None, None)
@@ -149,10 +150,3 @@ class PackedRow:
         changed = edit(self.in_input_order(embedded))
         changed = changed if self.order is None else changed.index_select(0, self.order)
         return torch.cat([changed.to(embedded.dtype), embedded[self.layout.num_tokens :]])
-
-
-def _token_order(lengths: Tensor, order: Tensor) -> Tensor:
-    """int64[T]: the token indices that lay the sequences out in the given order."""
-    sizes, chosen = lengths.numpy(), order.numpy()
-    starts = sizes.cumsum() - sizes
-    return torch.from_numpy(segment_indices(starts[chosen], sizes[chosen]))

@@ -20,17 +20,9 @@ from pretrain.objectives.whole import WholeObjective
 
 __all__ = ["BatchContext", "Objective", "Views", "WholeObjective", "build_objective", "view_specs"]
 
-SYSTEMS = {
-    "clear": Clear,
-    "simcse": Simcse,
-    "vascl": Vascl,
-    "augcse": Augcse,
-    "vadvcse": Vadvcse,
-    "sda": Sda,
-    "diffcse": Diffcse,
-    "esimcse": Esimcse,
-    "declutr": Declutr,
-    "retain": Retain,
+SYSTEMS: dict[str, type[Objective]] = {
+    system.__name__.lower(): system
+    for system in (Clear, Simcse, Vascl, Augcse, Vadvcse, Sda, Diffcse, Esimcse, Declutr, Retain)
 }
 
 

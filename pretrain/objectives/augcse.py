@@ -4,22 +4,17 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
-from pretrain.losses.adversary import (
-    Discriminator,
-    discriminator_accuracy,
-    discriminator_loss,
-    majority_share,
-    reverse_gradient,
-)
 from pretrain.losses.contrastive import info_nce, symmetric_info_nce
-from pretrain.losses.exclusions import Guide
+from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
+from pretrain.model.kernels.plain import at_least_float32
+from pretrain.objectives.base import BatchContext, Objective, Views, joint
 
 
 class Augcse(Objective):
@@ -37,11 +32,8 @@ class Augcse(Objective):
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
-        return (
-            ("anchor", "augmented")
-            if config.objective.augcse.positive == "augmented"
-            else ("anchor", "positive", "augmented")
-        )
+        is_positive = config.objective.augcse.positive == "augmented"
+        return ("anchor", "augmented") if is_positive else ("anchor", "positive", "augmented")
 
     @classmethod
     def labelled_role_of(cls, config: Config) -> str | None:
@@ -51,16 +43,13 @@ class Augcse(Objective):
         """`number_of_labels`: augmentations, and one for "nothing changed"."""
         super().__init__()
         self.settings = settings = config.objective.augcse
+        self.full_weights = {"augcse": settings.weight, "augcse_discriminator": settings.discriminator_weight}
         self.roles = self.roles_of(config)
         self.number_of_labels = number_of_labels
         outputs = {"augmentation": number_of_labels, "bool": 2, "order": 2}[settings.labels]
         self.head = batch_norm_head(encoder.hidden_size, initializer_range=None)
         if settings.discriminator_weight:
             self.discriminator = Discriminator(2 * encoder.hidden_size, outputs, form=settings.reading)
-
-    def weights(self, step: int) -> dict[str, float]:
-        weight, rise = self.settings.weight, self.settings.rise(step)
-        return {"augcse": weight * rise, "augcse_discriminator": self.settings.discriminator_weight * rise}
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -76,29 +65,19 @@ class Augcse(Objective):
         return batch - 1
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        settings = self.settings
-
-        def projected(vectors: Views) -> Views:
-            return dict(
-                zip(self.roles, joint(self.head, [vectors[role] for role in self.roles]), strict=True)
-            )
-
-        z = projected(views)
-        positive = "augmented" if settings.positive == "augmented" else "positive"
+        settings, z = self.settings, joint(self.head, [views[role] for role in self.roles])
         contrast: Callable[..., Tensor] = symmetric_info_nce
-        if settings.reading == "paper" and positive == "positive":
+        if settings.reading == "paper" and settings.positive != "augmented":
             contrast = info_nce
 
-        def loss(vectors: Views, guide: Guide | None) -> Tensor:
-            both = z if vectors is views else projected(vectors)
-            same = exclusions(settings, context, guide, positive)
-            return contrast(both["anchor"], both[positive], settings.temperature, same)
+        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
+            return contrast(z[0], z[1], settings.temperature, same)
 
-        losses = {"augcse": self.contrast("augcse", views, context, loss, ("anchor", positive))}
+        losses = self.contrast("augcse", self.head, views, context, loss, self.compared, z)
         if settings.discriminator_weight:
-            logits, labels = self._discriminate(z["anchor"], z["augmented"], context)
+            logits, labels = self._discriminate(z[0], z[-1], context)
             losses["augcse_discriminator"] = discriminator_loss(logits, labels)
-            context.measures["discriminator_accuracy"] = discriminator_accuracy(logits, labels)
+            context.measures["discriminator_accuracy"] = (logits.argmax(1) == labels).float().mean()
             context.measures["discriminator_majority_share"] = majority_share(labels, logits.shape[1])
         return losses
 
@@ -119,3 +98,86 @@ class Augcse(Objective):
         with torch.random.fork_rng(devices=[original.device] if original.is_cuda else []):
             torch.manual_seed(context.generator(2).initial_seed())
             return self.discriminator(features), labels
+
+
+def reverse_gradient(values: Tensor, scale: float) -> Tensor:
+    """Return the values; in the backward pass multiply the gradient by -scale.
+
+    Gradient reversal is Ganin and Lempitsky's (2015); AugCSE, appendix A.4.
+
+    AugCSE's alpha of -1 is a scale of +1.
+    """
+    reversed = values.view_as(values)
+    if reversed.requires_grad:
+        reversed.register_hook(lambda gradient: gradient * -scale)
+    return reversed
+
+
+class Discriminator(nn.Module):
+    """Tells the augmentation from projected vectors of a sentence and its augmentation, side by side.
+
+    form "code" (the authors' repository, training/discriminator.py, two layers):
+        dropout, Linear(in, 2 in), tanh, dropout, Linear(2 in, outputs), tanh: logits lie in (-1, 1).
+    form "paper" (appendix A.5):
+        dropout, Linear(in, 2 in), tanh, dropout, Linear(2 in, in), tanh, which the listing calls a projection
+        and which ends there, without a classifier; a Linear(in, outputs) without tanh follows here.
+
+    It computes in its parameters' dtype, also under autocast. The gradient is reversed by the caller
+    (`reverse_gradient`).
+    """
+
+    def __init__(self, in_features: int, outputs: int, form: str = "code", dropout: float = 0.2):
+        """
+        Args:
+            in_features: width of the input; twice the vectors' for two of them side by side.
+            outputs: number of classes; for A augmentations and "none of them", A + 1.
+            form: "code" or "paper".
+            dropout: probability.
+        """
+        super().__init__()
+        assert form in ("code", "paper") and outputs > 1
+        wide = 2 * in_features
+        second = outputs if form == "code" else in_features
+        modules = [
+            nn.Dropout(dropout),
+            nn.Linear(in_features, wide),
+            nn.Tanh(),
+            nn.Dropout(dropout),
+            nn.Linear(wide, second),
+            nn.Tanh(),
+        ]
+        if form == "paper":
+            modules.append(nn.Linear(in_features, outputs))
+        self.layers = nn.Sequential(*modules)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Map [N, in_features] of any floating dtype to logits [N, outputs] in the module's dtype."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            return self.layers(vectors.to(self.layers[1].weight.dtype))
+
+
+def discriminator_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean over N x outputs of binary cross-entropies against the one-hot label (equation 2).
+
+    It is not a softmax.
+
+    logits: [N, outputs]. labels: int64[N]. With the "code" form's logits in (-1, 1) the least possible loss
+    is log(1 + exp(-1)) = 0.313.
+    """
+    with torch.autocast(logits.device.type, enabled=False):
+        values = at_least_float32(logits)
+        # not `one_hot`, which reads the labels to check them
+        right = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
+        return binary_cross_entropy_with_logits(values, right.to(values.dtype))
+
+
+def majority_share(labels: Tensor, outputs: int) -> Tensor:
+    """Return the accuracy of always answering the most frequent label: a scalar float32.
+
+    labels: int64[N], below `outputs`.
+
+    >>> majority_share(torch.tensor([2, 0, 2, 1]), 4)
+    tensor(0.5000)
+    """
+    # not `bincount`, which reads the labels to size its result
+    return (labels[:, None] == torch.arange(outputs, device=labels.device)).float().mean(0).amax()

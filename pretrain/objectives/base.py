@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.config.run import Config
-from pretrain.config.terms import FalseNegativesConfig, Term
+from pretrain.config.terms import FalseNegativesConfig
 from pretrain.losses.exclusions import Exclusions, Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
@@ -111,9 +112,6 @@ class BatchContext:
         seed = np.random.SeedSequence([self.seed, self.step, purpose]).generate_state(1, np.uint64)[0]
         return torch.Generator().manual_seed(int(seed >> 1))
 
-    def identity(self, role: str) -> Tensor | None:
-        return None if self.identities is None else self.identities[role]
-
     def condition(self, name: str, values: Tensor) -> None:
         """Let the sequence losses' gradient flow into `values`.
 
@@ -132,6 +130,8 @@ class Objective(nn.Module):
     encoder), with `config.objective.options` for its settings.
 
     roles: the views that it embeds of each sequence (`roles_of`, where settings decide).
+    settings: the section of the configuration that a `Term` describes, and full_weights: loss -> weight when
+        it has risen; an objective without them has its own `weights`.
     smallest_batch: the fewest sequences that its losses are defined for.
     sequence_roles: roles whose views `sequence_loss` reads, in passes of their own.
     momentum_role: the role that the momentum encoder embeds, if it has one.
@@ -153,6 +153,8 @@ class Objective(nn.Module):
     """
 
     roles: tuple[str, ...] = ("anchor", "positive")
+    settings: Any = None
+    full_weights: Mapping[str, float] = MappingProxyType({})
     smallest_batch: int = 2
     sequence_roles: tuple[str, ...] = ()
     sequence_term: str = ""
@@ -179,8 +181,12 @@ class Objective(nn.Module):
         """
 
     def weights(self, step: int) -> dict[str, float]:
-        """Return the weight of every named loss at this step; where all are 0 nothing is computed."""
-        raise NotImplementedError
+        """Return the weight of every named loss at this step; where all are 0 nothing is computed.
+
+        Objectives with settings of the project have `full_weights`, and rise to them as the settings say.
+        """
+        rise = self.settings.rise(step)
+        return {name: weight * rise for name, weight in self.full_weights.items()}
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """Return the sentence-level losses by name: scalars, without their weights.
@@ -193,12 +199,14 @@ class Objective(nn.Module):
     def contrast(
         self,
         name: str,
+        head: nn.Module,
         views: Views,
         context: BatchContext,
-        loss: Callable[[Views, Guide | None], Tensor],
+        loss: Callable[[Tensor, Exclusions, bool], Tensor],
         roles: tuple[str, ...] = ("anchor", "positive"),
-    ) -> Tensor:
-        """Compute a contrastive loss of the vectors in use, as the options of all contrastive losses say.
+        z: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Compute a contrastive loss of a head's outputs, as the options of all contrastive losses say.
 
         With `objective.matryoshka` it is the weighted sum of the losses of vectors that are cut to each width
         (Matryoshka representation learning, Kusupati et al. 2022, equation 1). The coordinates beyond a width
@@ -206,11 +214,16 @@ class Objective(nn.Module):
         sees the vector that a user of that width has. Of a cosine it is the same.
 
         Args:
-            name: of the loss, for its measures.
-            views: role -> [N, d].
-            loss: of views and the guide of false negatives, if there is one. It is called with `views` itself
-                for the whole width.
+            name: of the loss, and the start of its measures' names.
+            head: on the vectors of all views at once, so that a batch norm sees them all.
+            views: V roles -> [N, d].
+            loss: of the head's outputs [V, N, e], what is no negative, and whether the vectors have the whole
+                width.
             roles: of anchors, positives and, where there are any, hard negatives.
+            z: the head's outputs of the whole width, where the caller has them.
+
+        Returns:
+            name -> the loss.
         """
         guide = None
         if self.false_negatives.guide != "none":
@@ -225,21 +238,35 @@ class Objective(nn.Module):
                 strategy=self.false_negatives.strategy,
                 counting=context.collects_diagnostics,
             )
-        whole = next(iter(views.values())).shape[1]
+        same = self.exclusions(context, guide, roles[1])
+        vectors = list(views.values())
+        whole = vectors[0].shape[1]
         total = None
         for width, weight in (self.widths or {whole: 1.0}).items():
             if width == whole:
-                value = loss(views, guide)
+                value = loss(joint(head, vectors) if z is None else z, same, True)
             else:
                 with running_statistics_kept(self):  # a head's are of whole vectors
-                    value = loss({role: cut(vectors, width) for role, vectors in views.items()}, guide)
+                    value = loss(joint(head, [cut(part, width) for part in vectors]), same, False)
             if self.widths and context.collects_diagnostics:
                 context.measures[f"{name}_at_{width}"] = value.detach()
             value = value if weight == 1 else weight * value
             total = value if total is None else total + value
         if guide is not None and context.collects_diagnostics:
             context.measures[f"{name}_masked_share"] = guide.share()
-        return total
+        return {name: total}
+
+    def exclusions(
+        self, context: BatchContext, guide: Guide | None = None, positive: str = "positive"
+    ) -> Exclusions:
+        """Return what a loss of anchors and positives must not take for negatives."""
+        groups = context.groups if self.scope == "local" else None
+        return Exclusions(groups, stacked_identities(context, ("anchor", positive)), guide)
+
+    @property
+    def scope(self) -> str:
+        """Whether an anchor sees the sequences of all ranks (global) or those of its own (local)."""
+        return getattr(self.settings, "scope", "global")
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -374,14 +401,6 @@ def running_statistics_kept(module: nn.Module) -> Iterator[None]:
 def joint(head: nn.Module, views: Sequence[Tensor]) -> Tensor:
     """Apply `head` to all views at once, so that a batch norm sees them all: V x [N, d] -> [V, N, e]."""
     return head(torch.cat(list(views))).unflatten(0, (len(views), -1))
-
-
-def exclusions(
-    settings: Term, context: BatchContext, guide: Guide | None, positive: str = "positive"
-) -> Exclusions:
-    """Return what a loss of anchors and positives must not take for negatives."""
-    groups = context.groups if settings.scope == "local" else None
-    return Exclusions(groups, stacked_identities(context, ("anchor", positive)), guide)
 
 
 def share_of_loss(loss: Tensor, without: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ from torch import Tensor, nn
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
-from pretrain.losses.exclusions import Guide
+from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
-from pretrain.objectives.base import BatchContext, Objective, Views, exclusions, joint
+from pretrain.objectives.base import BatchContext, Objective, Views
 
 
 class Clear(Objective):
@@ -20,6 +20,7 @@ class Clear(Objective):
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.contrastive
+        self.full_weights = {"contrastive": self.settings.weight}
         self.projection: nn.Module = nn.Identity()
         if settings.projection_layers:
             self.projection = ProjectionHead(
@@ -30,18 +31,11 @@ class Clear(Objective):
                 batch_norm=settings.projection_batch_norm,
             )
 
-    def weights(self, step: int) -> dict[str, float]:
-        return {"contrastive": self.settings.weight * self.settings.rise(step)}
-
     def negatives(self, batch: int) -> int:
         return 2 * batch - 2
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        def loss(views: Views, guide: Guide | None) -> Tensor:
-            return nt_xent(
-                joint(self.projection, [views["anchor"], views["positive"]]),
-                self.settings.temperature,
-                exclusions(self.settings, context, guide),
-            )
+        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
+            return nt_xent(z, self.settings.temperature, same)
 
-        return {"contrastive": self.contrast("contrastive", views, context, loss)}
+        return self.contrast("contrastive", self.projection, views, context, loss)

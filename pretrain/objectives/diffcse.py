@@ -5,27 +5,17 @@ import copy
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM
 
 from augment.core.keys import derive, token_bits, uniform
-from augment.core.pretrained import pretrained, pretrained_model
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
-from pretrain.losses.exclusions import Guide
-from pretrain.losses.mlm import replaced_token_loss
-from pretrain.model.architectures import family_of
-from pretrain.model.encoder import SentenceEncoder, check_tokenizer
+from pretrain.losses.exclusions import Exclusions
+from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import batch_norm_head
-from pretrain.objectives.base import (
-    BatchContext,
-    Objective,
-    Views,
-    exclusions,
-    joint,
-    running_statistics_kept,
-)
+from pretrain.model.kernels.plain import cross_entropy_sum
+from pretrain.objectives.base import BatchContext, Objective, Views, joint, running_statistics_kept
 
 
 class Diffcse(Objective):
@@ -47,6 +37,7 @@ class Diffcse(Objective):
     def __init__(self, config: Config, encoder: SentenceEncoder, tokenizer):
         super().__init__()
         self.settings = settings = config.objective.diffcse
+        self.full_weights = {"diffcse": settings.weight, self.sequence_term: settings.replaced_token_weight}
         self.head = batch_norm_head(encoder.hidden_size)
         if not settings.replaced_token_weight:
             return
@@ -74,13 +65,6 @@ class Diffcse(Objective):
                 f"{self.most_positions}"
             )
 
-    def weights(self, step: int) -> dict[str, float]:
-        rise = self.settings.rise(step)
-        return {
-            "diffcse": self.settings.weight * rise,
-            self.sequence_term: self.settings.replaced_token_weight * rise,
-        }
-
     def negatives(self, batch: int) -> int:
         return batch - 1
 
@@ -89,12 +73,10 @@ class Diffcse(Objective):
         for role, vectors in zip(("anchor", "positive"), z):
             context.condition(role, vectors)
 
-        def loss(vectors: Views, guide: Guide | None) -> Tensor:
-            both = z if vectors is views else joint(self.head, [vectors["anchor"], vectors["positive"]])
-            same = exclusions(self.settings, context, guide)
-            return info_nce(both[0], both[1], self.settings.temperature, same)
+        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
+            return info_nce(z[0], z[1], self.settings.temperature, same)
 
-        return {"diffcse": self.contrast("diffcse", views, context, loss)}
+        return self.contrast("diffcse", self.head, views, context, loss, z=z)
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         with running_statistics_kept(self.head):
@@ -127,7 +109,7 @@ class Diffcse(Objective):
             self.probe.add(
                 right=right.sum(), original=(~replaced).sum(), tokens=torch.ones_like(replaced).sum()
             )
-        return replaced_token_loss(logits, replaced, lengths)
+        return replaced_token_loss(logits, replaced)
 
     def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         return {
@@ -142,13 +124,9 @@ class Diffcse(Objective):
         if not self.sequence_roles:
             return super().touch_unused_heads(device)
         nothing = torch.zeros(0, dtype=torch.long, device=device)
-        lengths, condition = (
-            torch.zeros(0, dtype=torch.long),
-            torch.zeros(0, self.replaced.in_features, device=device),
-        )
-        return (
-            self.sequence_loss(None, "anchor", nothing, lengths, condition, np.zeros(0, np.uint64), 0) * 0.0
-        )
+        lengths, keys = torch.zeros(0, dtype=torch.long), np.zeros(0, np.uint64)
+        condition = torch.zeros(0, self.replaced.in_features, device=device)
+        return self.sequence_loss(None, "anchor", nothing, lengths, condition, keys, 0) * 0.0
 
     @torch.no_grad()
     def edit(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
@@ -177,7 +155,7 @@ class Diffcse(Objective):
         )
         masked = torch.where(in_vocabulary, masked, self.mask_id)
         generator = self._generator[0].to(ids.device).train(self.training)
-        hidden = generator.forward_packed(masked, lengths, derive(keys, "generator"))
+        hidden = generator.forward(masked, lengths, derive(keys, "generator"))
         logits = generator.mlm_logits(hidden)[:, : self.vocabulary].float()
         if settings.reading == "code":
             first = torch.zeros_like(in_vocabulary).index_fill_(0, starts, True)
@@ -188,28 +166,34 @@ class Diffcse(Objective):
         return torch.where(chosen & in_vocabulary, edited, ids)
 
 
+def replaced_token_loss(logits: Tensor, replaced: Tensor) -> Tensor:
+    """SUM over the tokens of -log p(replaced or not): a scalar, float32 (float64 from float64).
+
+    A sum, because the right mean is over the tokens of the whole global batch, which only the caller knows.
+    All tokens count, position 0 too, whose embedding is the sentence vector and which is never replaced: as
+    in the authors' code. Padding does not exist in packed rows; the authors' code counts it as class 0, so
+    that its loss depends on the padding's width (voidism/DiffCSE#25).
+
+    logits: [T, 2] of a packed row. replaced: bool[T], where the token is not the original's.
+    """
+    with torch.autocast(logits.device.type, enabled=False):
+        return cross_entropy_sum(logits, replaced.long(), 2)
+
+
 def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> SentenceEncoder:
     if source is None:
         raise UserError(
             "diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
             "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased)"
         )
-    try:
-        family_of(pretrained(AutoConfig, source).model_type)
-        generator, report = pretrained_model(
-            AutoModelForMaskedLM, source, dtype=torch.float32, output_loading_info=True
-        )
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot load objective.diffcse.generator={source}: {error}") from error
-    if missing := sorted(report["missing_keys"]):
+    generator = load_encoder(source, tokenizer, role="generator")
+    if generator.random_head:
         raise UserError(
-            f"objective.diffcse.generator={source} is no masked language model: it has no {missing[0]}"
+            f"objective.diffcse.generator={source} is no masked language model: it has no such head"
         )
-    if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
+    if generator.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
         raise UserError(
-            f"objective.diffcse.generator={source} has {generator.config.vocab_size:,} tokens, the encoder's "
+            f"objective.diffcse.generator={source} has {generator.vocab_size:,} tokens, the encoder's "
             f"vocabulary {encoder.vocab_size:,}: both must read the same token ids"
         )
-    check_tokenizer(generator.config.vocab_size, tokenizer, source, "generator")
-    generator.requires_grad_(False)
-    return SentenceEncoder(generator)
+    return generator.requires_grad_(False)

@@ -18,9 +18,7 @@ class Retain(Objective):
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = config.objective.retain
-
-    def weights(self, step: int) -> dict[str, float]:
-        return {"retain": self.settings.weight * self.settings.rise(step)}
+        self.full_weights = {"retain": self.settings.weight}
 
     def negatives(self, batch: int) -> int:
         return 0

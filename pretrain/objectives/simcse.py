@@ -17,7 +17,7 @@ from pretrain.losses.contrastive import (
     relaxed_negative_info_nce,
     symmetric_info_nce,
 )
-from pretrain.losses.exclusions import Guide
+from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
 from pretrain.objectives.base import (
@@ -25,7 +25,6 @@ from pretrain.objectives.base import (
     MomentumEncoder,
     Objective,
     Views,
-    exclusions,
     joint,
     share_of_loss,
     stacked_identities,
@@ -37,8 +36,6 @@ HEADS: dict[str, Callable[[int], nn.Module]] = {
     "none": nn.Identity,
 }
 """`objective.simcse.head` -> the head on vectors of this width."""
-
-WITH_NEGATIVE = ("anchor", "positive", NEGATIVE)
 
 
 class Simcse(Objective):
@@ -62,15 +59,13 @@ class Simcse(Objective):
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.simcse
+        self.full_weights = {"simcse": self.settings.weight}
         self.roles = self.roles_of(config)
         self.head = HEADS[settings.head](encoder.hidden_size)
 
     @property
     def kept_head(self) -> ProjectionHead | None:
         return self.head if self.settings.keep_head else None
-
-    def weights(self, step: int) -> dict[str, float]:
-        return {"simcse": self.settings.weight * self.settings.rise(step)}
 
     def negatives(self, batch: int) -> int:
         return 2 * batch - 2 if self.settings.form == "2n-2" else batch - 1 + self.given_negatives(batch)
@@ -81,31 +76,25 @@ class Simcse(Objective):
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, head = self.settings, self.head
         if settings.keep_head:  # the vector in use is its output
-            views, head = self._stacked(head, views), nn.Identity()
+            views, head = dict(zip(views, joint(head, list(views.values())), strict=True)), nn.Identity()
 
-        def loss(views: Views, guide: Guide | None) -> Tensor:
-            z = self._stacked(head, views)
-            anchors, positives, same = z["anchor"], z["positive"], exclusions(settings, context, guide)
+        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
             if settings.form == "2n-2":
-                return nt_xent(torch.stack([anchors, positives]), settings.temperature, same)
+                return nt_xent(z[:2], settings.temperature, same)
             if settings.form == "symmetric":
-                return symmetric_info_nce(anchors, positives, settings.temperature, same)
+                return symmetric_info_nce(z[0], z[1], settings.temperature, same)
             hard, roles = None, self.roles[2:]
             if roles:
                 identities = stacked_identities(context, roles)
                 hard = Negatives(
-                    torch.cat([z[role] for role in roles]),
+                    z[2:].flatten(0, 1),
                     torch.cat([context.present[role] for role in roles]),
-                    None if identities is None else send([identities.flatten()], anchors.device)[0],
+                    None if identities is None else send([identities.flatten()], z.device)[0],
                     settings.hard_negative_logit,
                 )
-            return info_nce(anchors, positives, settings.temperature, same, hard)
+            return info_nce(z[0], z[1], settings.temperature, same, hard)
 
-        return {"simcse": self.contrast("simcse", views, context, loss, self.roles)}
-
-    def _stacked(self, head: nn.Module, views: Views) -> Views:
-        """Return the head's outputs of all views at once, by role."""
-        return dict(zip(self.roles, joint(head, [views[role] for role in self.roles]), strict=True))
+        return self.contrast("simcse", head, views, context, loss, self.roles)
 
 
 class Sda(Objective):
@@ -117,16 +106,14 @@ class Sda(Objective):
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
-        return WITH_NEGATIVE if config.objective.sda.negatives else cls.roles
+        return (*cls.roles, NEGATIVE) if config.objective.sda.negatives else cls.roles
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = config.objective.sda
+        self.full_weights = {"sda": self.settings.weight}
         self.roles = self.roles_of(config)
         self.head = batch_norm_head(encoder.hidden_size)
-
-    def weights(self, step: int) -> dict[str, float]:
-        return {"sda": self.settings.weight * self.settings.rise(step)}
 
     def negatives(self, batch: int) -> int:
         return batch if self.settings.negatives else batch - 1
@@ -138,14 +125,13 @@ class Sda(Objective):
         settings = self.settings
         present = context.present["negative"] if settings.negatives else None
 
-        def loss(vectors: Views, guide: Guide | None) -> Tensor:
-            z, same = joint(self.head, [vectors[r] for r in self.roles]), exclusions(settings, context, guide)
+        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
             if present is None:
                 return info_nce(z[0], z[1], settings.temperature, same)
             value = relaxed_negative_info_nce(
                 z[0], z[1], z[2], present, settings.temperature, settings.margin, same
             )
-            if context.collects_diagnostics and vectors is views:
+            if context.collects_diagnostics and whole:
                 with torch.no_grad():
                     positive, negation = cosine_similarity(z[0], z[1]), cosine_similarity(z[0], z[2])
                     nearer = ((negation > positive) & present).sum() / present.sum().clamp_min(1)
@@ -154,7 +140,7 @@ class Sda(Objective):
                     context.measures["sda_negation_share_of_loss"] = share_of_loss(value, without)
             return value
 
-        return {"sda": self.contrast("sda", views, context, loss)}
+        return self.contrast("sda", self.head, views, context, loss)
 
 
 class Esimcse(Objective):
@@ -167,6 +153,7 @@ class Esimcse(Objective):
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.esimcse
+        self.full_weights = {"esimcse": self.settings.weight}
         self.head = simcse_head(encoder.hidden_size)
         self.queue_size = size = round(settings.queue * config.train.global_batch)
         if size:
@@ -178,20 +165,15 @@ class Esimcse(Objective):
             self.register_buffer("filled", torch.zeros((), dtype=torch.long))
             self._known = (-1, 0)  # version of `filled`, and the number in it: read where others have set it
 
-    def weights(self, step: int) -> dict[str, float]:
-        return {"esimcse": self.settings.weight * self.settings.rise(step)}
-
     def negatives(self, batch: int) -> int:
         return batch - 1 + self.queue_size
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         temperature = self.settings.temperature
 
-        def loss(vectors: Views, guide: Guide | None) -> Tensor:
-            same = exclusions(self.settings, context, guide)
-            z = joint(self.head, [vectors["anchor"], vectors["positive"]])
+        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
             # The queue holds outputs of the head, of whole vectors: narrower ones have the batch alone.
-            if vectors is not views or not (self.momentum_role and (filled := self._filled())):
+            if not whole or not (self.momentum_role and (filled := self._filled())):
                 return info_nce(z[0], z[1], temperature, same)
             texts = None if context.identities is None else self.queue_identities[:filled]
             queued = Negatives(self.queue[:filled], identities=texts)
@@ -202,7 +184,7 @@ class Esimcse(Objective):
                 context.measures["esimcse_queue_share_of_loss"] = share_of_loss(value, without)
             return value
 
-        return {"esimcse": self.contrast("esimcse", views, context, loss)}
+        return self.contrast("esimcse", self.head, views, context, loss)
 
     @torch.no_grad()
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
@@ -236,10 +218,8 @@ class Declutr(Objective):
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = config.objective.declutr
+        self.full_weights = {"declutr": self.settings.weight}
         self.roles = self.roles_of(config)
-
-    def weights(self, step: int) -> dict[str, float]:
-        return {"declutr": self.settings.weight * self.settings.rise(step)}
 
     def negatives(self, batch: int) -> int:
         return 2 * batch - 2
@@ -248,14 +228,10 @@ class Declutr(Objective):
         if context.guided is not None:
             context = replace(context, guided=self._averaged(context.guided))
 
-        def loss(views: Views, guide: Guide | None) -> Tensor:
-            return nt_xent(
-                torch.stack([views["anchor"], views["positive"]]),
-                self.settings.temperature,
-                exclusions(self.settings, context, guide),
-            )
+        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
+            return nt_xent(z, self.settings.temperature, same)
 
-        return {"declutr": self.contrast("declutr", self._averaged(views), context, loss)}
+        return self.contrast("declutr", nn.Identity(), self._averaged(views), context, loss)
 
     def _averaged(self, views: Views) -> Views:
         """Return the anchors, and the mean of each one's positives."""

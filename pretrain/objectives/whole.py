@@ -1,7 +1,7 @@
 """All that a run learns: a weighted sum of masked language modelling and sentence-level objectives."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -10,31 +10,8 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead, is_simcse_head
+from pretrain.model.modules import evaluation_mode
 from pretrain.objectives.base import BatchContext, MomentumEncoder, Objective, Views
-
-
-class Terms(nn.Module):
-    """Objectives by name.
-
-    (torch's own ModuleDict has methods, such as `clear`, whose names it cannot hold.)
-    """
-
-    def __init__(self, terms: dict[str, Objective]):
-        super().__init__()
-        for name, term in terms.items():
-            self.add_module(name, term)
-
-    def __getitem__(self, name: str) -> Objective:
-        return self._modules[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._modules
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
-
-    def values(self) -> list[Objective]:
-        return list(self._modules.values())
 
 
 class WholeObjective(nn.Module):
@@ -55,7 +32,9 @@ class WholeObjective(nn.Module):
         assert (guide is None) == (config.objective.guide is None)
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
         self._guide = [guide]
-        self.terms = Terms(terms)
+        holder = nn.ModuleDict()
+        holder._modules.update(terms)  # its own way refuses names of its methods, such as `clear`
+        self.terms = cast(Mapping[str, Objective], holder)
         for term in terms.values():
             term.false_negatives, term.widths = config.objective.false_negatives, config.objective.widths
         self.masked_copies = config.objective.masked_copies
@@ -126,8 +105,7 @@ class WholeObjective(nn.Module):
     @property
     def is_local(self) -> bool:
         """Whether anchors see only the sequences of their own rank."""
-        scopes = [getattr(getattr(term, "settings", None), "scope", "global") for term in self.terms.values()]
-        return bool(scopes) and all(scope == "local" for scope in scopes)
+        return bool(self.terms) and all(term.scope == "local" for term in self.terms.values())
 
     def pool(self, global_batch: int, world: int) -> int:
         """Return how many sequences an anchor is compared with, itself among them.
@@ -159,8 +137,7 @@ class WholeObjective(nn.Module):
             UserError: a term, which may be the user's own, gives a loss that it has no weight for.
         """
         losses: dict[str, Tensor] = {}
-        for name in self.terms:
-            term = self.terms[name]
+        for name, term in self.terms.items():
             of_term = term.relate({role: views[role] for role in term.roles}, context)
             weights = term.weights(context.step)
             if unknown := sorted(of_term.keys() - weights.keys()):
@@ -212,6 +189,7 @@ class WholeObjective(nn.Module):
         count = self.smallest_batch
         noise = torch.linspace(-1, 1, count * hidden_size, device=device).view(count, hidden_size)
         numbers = torch.arange(count, device=device)
+        views = {role: noise.roll(i, 1) for i, role in enumerate(self.roles)}
         context = BatchContext(
             step=0,
             progress=0.0,
@@ -220,12 +198,10 @@ class WholeObjective(nn.Module):
             seed=0,
             present={role: torch.ones_like(numbers, dtype=torch.bool) for role in self.roles},
             labels=torch.zeros_like(numbers),
+            guided=views,
         )
-        training = self.training
-        self.eval()  # batch norm must not count these vectors
-        views = {role: noise.roll(i, 1) for i, role in enumerate(self.roles)}
-        losses = self.relate(views, replace(context, guided=views))
-        self.train(training)
+        with evaluation_mode(self):  # batch norm must not count these vectors
+            losses = self.relate(views, context)
         return sum(
             (loss * 0.0 for loss in losses.values()),
             sum(term.touch_unused_heads(device) for term in self.terms.values()),

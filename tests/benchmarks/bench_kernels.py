@@ -31,6 +31,7 @@ from torch.nn import functional
 from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import native
 from pretrain.model.kernels.dropout import Dropout
+from pretrain.model.kernels.plain import Norm
 
 SHAPES = ((4358, 256, 1024, 4), (8192, 768, 3072, 12))
 """(tokens, hidden size, size within the MLP, heads)."""
@@ -177,7 +178,9 @@ def cases(tokens: int, hidden: int, inner: int, heads: int, dtype: torch.dtype, 
             "add_norm",
             step(torch_add_norm, x, bias, residual, weight, norm_bias),
             step(
-                lambda x, b, r, w, nb: native.add_norm(x, b, r, w, nb, 1e-5, dropout)[1],
+                lambda x, b, r, w, nb: native.residual_norm(
+                    x, b, r, Norm(w, nb, 1e-5), dropout, dtype, False
+                )[1],
                 x,
                 bias,
                 residual,
@@ -190,7 +193,7 @@ def cases(tokens: int, hidden: int, inner: int, heads: int, dtype: torch.dtype, 
             "norm_dropout",
             step(torch_norm_dropout, x, weight, norm_bias),
             step(
-                lambda x, w, nb: native.norm_dropout(x, w, nb, 1e-5, dropout),
+                lambda x, w, nb: native.norm_dropout(x, Norm(w, nb, 1e-5), dropout),
                 x,
                 weight,
                 norm_bias,

@@ -5,6 +5,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from pretrain.model.encoder import SentenceEncoder, build_encoder
+from pretrain.model.kernels.plain import Norm
 
 MAX_POSITIONS = 40
 SIZES = {
@@ -50,3 +51,14 @@ def scale_matrices(encoder: SentenceEncoder) -> None:
     for parameter in encoder.parameters():
         if parameter.ndim == 2:
             parameter.mul_(4)
+
+
+def norm_dropout(kernels, x, weight, norm_bias, eps, dropout):
+    return kernels.norm_dropout(x, Norm(weight, norm_bias, eps), dropout)
+
+
+def add_norm(kernels, x, bias, residual, weight, norm_bias, eps, dropout):
+    """The sum of a residual norm, and its layer norm, both in the residual's type."""
+    dtype = x.dtype if residual is None else residual.dtype
+    norm = Norm(weight, norm_bias, eps)
+    return kernels.residual_norm(x, bias, residual, norm, dropout, dtype, post=False)

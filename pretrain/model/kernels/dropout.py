@@ -40,11 +40,6 @@ class Dropout:
     keys: Tensor
     site: int
 
-    @property
-    def threshold(self) -> int:
-        """Values whose 32 bits are at least this are kept."""
-        return int(self.rate * 2.0**32)
-
 
 def site_of(layer: int, place: int) -> int:
     """Number the places of all layers: layer * 8 + place."""
@@ -82,7 +77,7 @@ def kept_probabilities(keys: Tensor, dropout: Dropout, heads: int) -> Tensor:
 
 def apply(values: Tensor, dropout: Dropout | None) -> Tensor:
     """Drop values [T, C], and divide those kept by 1 - rate; None: no dropout."""
-    if dropout is None or not dropout.rate:
+    if dropout is None:
         return values
     return values.masked_fill(~kept(dropout, values.shape[1]), 0.0) / (1.0 - dropout.rate)
 
@@ -90,14 +85,22 @@ def apply(values: Tensor, dropout: Dropout | None) -> Tensor:
 def _kept(keys: Tensor, dropout: Dropout, channels: Tensor) -> Tensor:
     rows = _splitmix64(keys + _signed(dropout.site * 0xA0761D6478BD642F))
     low, high = rows.to(torch.int32), (rows >> 32).to(torch.int32)
-    bits = channels * signed32(0x9E3779B9) + low
+    bits = mix32(channels * signed32(0x9E3779B9) + low, high)
+    smallest = -(1 << 31)  # turned over, the sign bit makes signed comparison that of unsigned numbers
+    return (bits ^ smallest) >= int(dropout.rate * 2.0**32) + smallest
+
+
+def mix32(bits: Tensor, offset: Tensor | int = 0) -> Tensor:
+    """Apply MurmurHash3's 32-bit finaliser to int32 `bits`, which are written over.
+
+    offset: added to the product of its first multiplication.
+    """
     bits ^= (bits >> 16) & 0xFFFF  # torch's shift of signed integers fills with the sign
-    bits = bits * signed32(0x85EBCA6B) + high
+    bits = bits * signed32(0x85EBCA6B) + offset
     bits ^= (bits >> 13) & 0x7FFFF
     bits *= signed32(0xC2B2AE35)
     bits ^= (bits >> 16) & 0xFFFF
-    smallest = -(1 << 31)  # turned over, the sign bit makes signed comparison that of unsigned numbers
-    return (bits ^ smallest) >= dropout.threshold + smallest
+    return bits
 
 
 def _splitmix64(keys: Tensor) -> Tensor:

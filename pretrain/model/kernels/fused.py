@@ -60,13 +60,11 @@ def residual_norm(
     return _Norm.apply(x, bias, residual, norm.weight, norm.bias, how)
 
 
-def norm_dropout(
-    x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
-) -> Tensor:
+def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
-        return plain.norm_dropout(x, weight, norm_bias, eps, dropout)
-    how = _How(eps, dropout, x.dtype, post=True, kept=False, behind=True)
-    return _Norm.apply(x, None, None, weight, norm_bias, how)[0]
+        return plain.norm_dropout(x, norm, dropout)
+    how = _How(norm.eps, dropout, x.dtype, post=True, kept=False, behind=True)
+    return _Norm.apply(x, None, None, norm.weight, norm.bias, how)[0]
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -154,7 +152,7 @@ class _Drops(NamedTuple):
 
 
 def _drops(dropout: Dropout | None) -> _Drops:
-    if dropout is None or not dropout.rate:
+    if dropout is None:
         return _Drops((None, 0), 0.0)
     return _Drops((dropout.keys, dropout.site), dropout.rate)
 

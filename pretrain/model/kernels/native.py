@@ -28,7 +28,7 @@ from pretrain.model.kernels.dropout import Dropout, apply
 from pretrain.model.kernels.plain import Norm
 
 VARIABLE = "CLEAR_KERNELS"  # plain turns them off, to compare; native: an error without them
-_INTERFACE = 2  # of the sources in native: a library compiled from other sources is not used
+_INTERFACE = 3  # of the sources in native: a library compiled from other sources is not used
 _EXTENSION = "pretrain.model.kernels._native"
 _INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 
@@ -49,11 +49,14 @@ def instruction_sets() -> tuple[str, ...]:
     return () if library is None else _INSTRUCTION_SETS[: library.instruction_sets() + 1]
 
 
-def call(name: str, *arguments: Tensor | float | None) -> None:
-    """Call a kernel: tensors (contiguous, or None) go as pointers, and the number of threads comes last."""
+def call(name: str, kind: str, *arguments: Tensor | float | None) -> None:
+    """Call a kernel: tensors (contiguous, or None) go as pointers, and the number of threads comes last.
+
+    kind: of the activations, one of `_TYPES` or, for norms, bfloat16 with a float32 residual (`_MIXED`).
+    """
     instructions = available()
     assert instructions is not None
-    _function(f"{name}_{instructions}")(
+    _function(name, kind, instructions)(
         *(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments), torch.get_num_threads()
     )
 
@@ -62,7 +65,7 @@ _POINTER, _SIZE, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ct
 _DROPOUT = [_POINTER, _SIZE, _REAL]
 _PLACED_DROPOUT = [*_DROPOUT, _INT]
 _SEQUENCES = [_SIZE, _SIZE, _SIZE, _POINTER, _SIZE, _SIZE, _REAL, _SIZE]
-_SIGNATURES: dict[str, list[Any]] = {  # behind the type, and before the number of threads
+_SIGNATURES: dict[str, list[Any]] = {  # before the number of threads
     "add_norm_forward": [_SIZE] * 2 + [_POINTER] * 5 + [_REAL, *_PLACED_DROPOUT] + [_POINTER] * 3,
     "add_norm_backward": [_SIZE] * 2 + [_POINTER] * 3 + _PLACED_DROPOUT + [_POINTER] * 6,
     "bias_gelu_forward": [_SIZE] * 2 + [_POINTER] * 3,
@@ -75,11 +78,11 @@ _SIGNATURES: dict[str, list[Any]] = {  # behind the type, and before the number 
 
 
 @cache
-def _function(name: str) -> Any:
-    function = getattr(_library(), name)
-    function.argtypes = [_INT, *_SIGNATURES[name.rpartition("_")[0]], _INT]
-    function.restype = None
-    return function
+def _function(name: str, kind: str, instructions: str) -> Any:
+    library = _library()
+    assert library is not None
+    kernel = ctypes.CFUNCTYPE(None, *_SIGNATURES[name], _INT)
+    return kernel.in_dll(library, f"{name}_{kind}_{instructions}")
 
 
 @cache
@@ -94,28 +97,10 @@ def _library() -> ctypes.CDLL | None:
     return library if library.interface_version() == _INTERFACE else None
 
 
-_TYPES = {torch.bfloat16: 0, torch.float32: 1}
-_FLOAT32_RESIDUAL = 2  # activations are bfloat16
+_TYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
+_MIXED = "mixed"  # activations are bfloat16, the residual stream is float32
 DTYPES = tuple(_TYPES)
 """Of activations that the kernels take."""
-
-
-def add_norm(
-    x: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    weight: Tensor,
-    norm_bias: Tensor | None,
-    eps: float,
-    dropout: Dropout | None,
-) -> tuple[Tensor, Tensor]:
-    kind = _TYPES.get(x.dtype)
-    if residual is not None and residual.dtype != x.dtype:
-        mixed = x.dtype == torch.bfloat16 and residual.dtype == torch.float32
-        kind = _FLOAT32_RESIDUAL if mixed else None
-    if kind is None or not _takes(x, bias, weight, norm_bias):
-        return plain.add_norm(x, bias, residual, weight, norm_bias, eps, dropout)
-    return _AddNorm.apply(x, bias, residual, weight, norm_bias, _How(eps, _active(dropout), kind))
 
 
 def residual_norm(
@@ -127,17 +112,21 @@ def residual_norm(
     dtype: torch.dtype,
     post: bool,
 ) -> tuple[Tensor, Tensor]:
-    added, normed = add_norm(x, bias, residual, *norm, dropout)
+    kind = _TYPES.get(x.dtype)
+    if residual is not None and residual.dtype != x.dtype:
+        kind = _MIXED if (x.dtype, residual.dtype) == (torch.bfloat16, torch.float32) else None
+    if kind is None or not _takes(x, bias, norm.weight, norm.bias):
+        return plain.residual_norm(x, bias, residual, norm, dropout, dtype, post)
+    how = _How(norm.eps, dropout, kind)
+    added, normed = _AddNorm.apply(x, bias, residual, norm.weight, norm.bias, how)
     return normed if post else added, normed.to(dtype)
 
 
-def norm_dropout(
-    x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
-) -> Tensor:
-    if not _takes(x, weight, norm_bias):
-        return plain.norm_dropout(x, weight, norm_bias, eps, dropout)
-    how = _How(eps, _active(dropout), _TYPES[x.dtype], behind=True)
-    return _AddNorm.apply(x, None, None, weight, norm_bias, how)[1]
+def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:
+    if not _takes(x, norm.weight, norm.bias):
+        return plain.norm_dropout(x, norm, dropout)
+    how = _How(norm.eps, dropout, _TYPES[x.dtype], behind=True)
+    return _AddNorm.apply(x, None, None, norm.weight, norm.bias, how)[1]
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -160,7 +149,7 @@ def attention(
 ) -> Tensor:
     if not _takes(qkv):
         return plain.attention(qkv, layout, scale, half_window, dropout)
-    return _Attention.apply(qkv, layout, scale, half_window, _active(dropout))
+    return _Attention.apply(qkv, layout, scale, half_window, dropout)
 
 
 class _How(NamedTuple):
@@ -168,7 +157,7 @@ class _How(NamedTuple):
 
     eps: float
     dropout: Dropout | None
-    kind: int
+    kind: str
     behind: bool = False
 
 
@@ -306,10 +295,6 @@ def _takes(x: Tensor, *parameters: Tensor | None) -> bool:
         and all(p is None or p.dtype == torch.float32 for p in parameters)
         and available() is not None
     )
-
-
-def _active(dropout: Dropout | None) -> Dropout | None:
-    return dropout if dropout is not None and dropout.rate else None
 
 
 def _dropout(dropout: Dropout | None, x: Tensor) -> tuple[Tensor | None, int, float]:

@@ -1,7 +1,7 @@
 """The encoder layer's operations in plain torch: any device, any floating type; the measure of the others.
 
-Half-precision values are computed in float32 and rounded once, at the end of an operation. `dropout` None, or
-of rate 0, is no dropout.
+Half-precision values are computed in float32 and rounded once, at the end of an operation. `dropout` None is
+no dropout.
 """
 
 from typing import NamedTuple
@@ -26,26 +26,6 @@ class Norm(NamedTuple):
     eps: float
 
 
-def add_norm(
-    x: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    weight: Tensor,
-    norm_bias: Tensor | None,
-    eps: float,
-    dropout: Dropout | None,
-) -> tuple[Tensor, Tensor]:
-    """Return `residual_norm`'s sum and its layer norm, both of the residual's type."""
-    dtype = x.dtype if residual is None else residual.dtype
-    added = at_least_float32(x)
-    if bias is not None:
-        added = added + bias
-    added = apply(added, dropout)
-    if residual is not None:
-        added = at_least_float32(residual) + added
-    return added.to(dtype), _layer_norm(added, weight, norm_bias, eps).to(dtype)
-
-
 def residual_norm(
     x: Tensor,
     bias: Tensor | None,
@@ -61,15 +41,21 @@ def residual_norm(
     in the residual's type, as the sum's layer norm where norms come after the residual connection (`post`),
     else as the sum. normed is the layer norm in `dtype`, for products to read.
     """
-    added, normed = add_norm(x, bias, residual, *norm, dropout)
-    return normed if post else added, normed.to(dtype)
+    stream = x.dtype if residual is None else residual.dtype
+    added = at_least_float32(x)
+    if bias is not None:
+        added = added + bias
+    added = apply(added, dropout)
+    if residual is not None:
+        added = at_least_float32(residual) + added
+    normed = functional.layer_norm(added, added.shape[-1:], *norm).to(stream)
+    return normed if post else added.to(stream), normed.to(dtype)
 
 
-def norm_dropout(
-    x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
-) -> Tensor:
+def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:
     """Return dropout(layer norm(x)): [T, H] -> [T, H] of x's type (the embedding block's end)."""
-    return apply(_layer_norm(at_least_float32(x), weight, norm_bias, eps), dropout).to(x.dtype)
+    normed = functional.layer_norm(at_least_float32(x), x.shape[-1:], *norm)
+    return apply(normed, dropout).to(x.dtype)
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -105,8 +91,6 @@ def attention(
     sequences gives zeros and has zero gradients.
     """
     _, _, heads, head_size = qkv.shape
-    if dropout is not None and not dropout.rate:
-        dropout = None
     wide = at_least_float32(qkv) if qkv.device.type == "cpu" or dropout is not None else qkv
     # split, not slices: the backward of K slices writes K full-size zero gradients, that of a split one
     # concatenation.
@@ -116,7 +100,10 @@ def attention(
     outputs = []
     for count, length in layout.groups:
         q, k, v = next(pieces).view(count, length, 3, heads, head_size).permute(2, 0, 3, 1, 4)
-        mask = None if half_window is None else layout.window_mask(length, half_window, qkv.device)
+        mask = None
+        if half_window is not None and length > half_window + 1:
+            position = torch.arange(length, device=qkv.device)
+            mask = (position[:, None] - position[None, :]).abs() <= half_window
         if dropout is None:
             attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         else:
@@ -138,10 +125,6 @@ def _attend(
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     return (scores.softmax(-1).masked_fill(~kept, 0.0) / (1.0 - rate)) @ v
-
-
-def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

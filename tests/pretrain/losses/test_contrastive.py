@@ -308,13 +308,13 @@ def test_the_engine_takes_other_candidates_and_constants():
     """More candidates than anchors, not normalised, a constant on a block."""
     anchors, candidates = vectors(6, 5), vectors(12, 5)
 
-    def weigh(logits, start, stop):
+    def weigh(logits, own, start, stop):
         logits[:, 6:] += 0.7
 
     positives = torch.arange(6)
     constant = torch.tensor([0.0] * 6 + [0.7] * 6, dtype=torch.float64)
     same_with_gradients(
-        softmax_over_candidates(anchors, candidates, positives, 0.2, weigh, tile=4),
+        softmax_over_candidates(anchors, candidates, positives, 0.2, [weigh], tile=4),
         cross_entropy(anchors @ candidates.T / 0.2 + constant, positives),
         anchors,
         candidates,
@@ -363,10 +363,3 @@ def test_a_temperature_of_0_is_an_error():
     ):
         with pytest.raises(AssertionError):
             loss(0.0)
-
-
-def test_identities_by_name_are_those_of_the_exclusions():
-    a, p = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(3))
-    ids = torch.tensor([[1, 1, 2, 3, 4, 4], [5, 6, 7, 7, 8, 9]])
-    named = info_nce(a, p, 0.05, anchor_identities=ids[0], positive_identities=ids[1])
-    assert named == info_nce(a, p, 0.05, Exclusions(identities=ids)) != info_nce(a, p, 0.05)

@@ -1,6 +1,7 @@
 """V-advCSE's divergences, noise and in-batch output against the formulas, in float64."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ import torch
 from scipy.stats import kstest
 
 from augment.core.keys import sequence_keys
+from pretrain.config.terms import ADVERSARIAL_READINGS
 from pretrain.losses.vectors import unit_vectors
-from pretrain.losses.virtual_adversarial import (
-    Ascent,
+from pretrain.objectives.vadvcse import (
     adversarial_noise,
     divergence,
     in_batch_logits,
@@ -207,6 +208,10 @@ def smart_loss(embed, evaluate, loss, noise, steps, step_size, norm):
     return noise.detach()
 
 
+def reading(**given):
+    return replace(ADVERSARIAL_READINGS["smart-package"], **given)
+
+
 @pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("inf", torch.inf)])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_smart_ascent_is_the_packages(norm, order, steps):
@@ -216,7 +221,7 @@ def test_smart_ascent_is_the_packages(norm, order, steps):
         return divergence(f(embed + noise), f(embed).detach(), "js")
 
     start = torch.randn(8, 5, generator=torch.Generator().manual_seed(4)).double()
-    noise = adversarial_noise(objective, start, LENGTHS, Ascent(0.1, 0.5, steps, norm))
+    noise = adversarial_noise(objective, start, LENGTHS, reading(sigma=0.1, step_size=0.5, norm=norm), steps)
     start = 0.1 * start
     expected = smart_loss(
         embed, f, lambda p, q: reference_divergence(p, q, "js").sum(), start, steps, 0.5, order
@@ -234,7 +239,9 @@ def test_the_adversarial_direction_is_that_of_finite_differences(kind):
         lambda r: divergence(f(embed + r), clean, kind),
         start,
         LENGTHS,
-        Ascent(0.3, steps=1, norm="l2", mode="closed-form", radius=0.01, scope="sequence"),
+        reading(sigma=0.3, norm="l2", projection="closed-form", scope="sequence"),
+        1,
+        0.01,
     )
     start = 0.3 * start
     held = clean.softmax(-1) if kind == "kl" else (clean.softmax(-1) + f(embed + start).softmax(-1)) / 2
@@ -262,7 +269,9 @@ def test_the_ascent_raises_the_divergence(mode, norm, kind):
             lambda r: divergence(f(embed + r), f(embed).detach(), kind),
             sequence_noise(np.arange(3, dtype=np.uint64), LENGTHS, 5).double(),
             LENGTHS,
-            Ascent(1e-3, 1.0, steps, norm, mode, 0.02, "sequence"),
+            reading(sigma=1e-3, step_size=1.0, norm=norm, projection=mode, scope="sequence"),
+            steps,
+            0.02,
         )
         pairs = zip(f(embed + noise), f(embed))
         losses.append(torch.stack([divergence(p[None], q[None], kind) for p, q in pairs]))
@@ -273,7 +282,7 @@ def test_the_ascent_touches_no_parameter():
     weight = torch.randn(5, 5, requires_grad=True)
     with torch.no_grad():
         start = torch.randn(8, 5)
-        adversarial_noise(lambda r: (r @ weight).square().sum(), start, LENGTHS, Ascent(sigma=0.1))
+        adversarial_noise(lambda r: (r @ weight).square().sum(), start, LENGTHS, reading(sigma=0.1), 1)
     assert weight.grad is None
 
 

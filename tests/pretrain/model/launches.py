@@ -109,7 +109,7 @@ def count_micro_batch(encoder: SentenceEncoder, length: int = LENGTH) -> tuple[L
     keys = np.arange(len(lengths), dtype=np.uint64)
 
     def train():
-        masked_lm_loss(encoder, encoder.forward_packed(ids, lengths, keys), positions, positions).backward()
+        masked_lm_loss(encoder, encoder.forward(ids, lengths, keys), positions, positions).backward()
 
     def embed():
         with torch.no_grad():

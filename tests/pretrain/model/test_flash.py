@@ -22,7 +22,7 @@ def gradients(encoder) -> dict[str, torch.Tensor]:
 
 
 def backpropagate(encoder, ids, lengths, **more) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    hidden = encoder.forward_packed(ids, lengths, **more)
+    hidden = encoder.forward(ids, lengths, **more)
     weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(2), dtype=hidden.dtype)
     (hidden * weights).sum().backward()
     return hidden.detach(), gradients(encoder)

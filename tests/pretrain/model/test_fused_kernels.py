@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed; torch's CUDA build brings it")
 
-from encoder_helpers import make_encoder, random_ids
+from encoder_helpers import make_encoder, norm_dropout, random_ids
 from run_helpers import ROOT
 
 from pretrain.model import encoder as encoder_module
@@ -48,6 +48,8 @@ def call(module, name: str, *given: object):
     if name == "residual_norm":
         *before, weight, bias, eps, dropout, dtype, post = given
         return module.residual_norm(*before, plain.Norm(weight, bias, eps), dropout, dtype, post)
+    if name == "norm_dropout":
+        return norm_dropout(module, *given)
     return getattr(module, name)(*given)
 
 
@@ -196,7 +198,7 @@ def test_an_encoder_with_dropout_is_that_of_the_plain_kernels(family, monkeypatc
     results = []
     for kernels in (plain, fused):
         monkeypatch.setattr(encoder_module, "kernels_for", lambda device, dtype, kernels=kernels: kernels)
-        hidden = encoder.forward_packed(ids, LENGTHS, keys)
+        hidden = encoder.forward(ids, LENGTHS, keys)
         (hidden * normal(*hidden.shape, seed=1)).sum().backward()
         gradients = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
         results.append({"hidden": hidden.detach()} | gradients)

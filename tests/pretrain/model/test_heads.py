@@ -69,8 +69,7 @@ def test_fixed_statistics_are_those_of_the_whole_batch():
     assert len(statistics) == 2 and not any(x.requires_grad for pair in statistics for x in pair)
     hidden = whole @ head.layers[0].weight.T
     torch.testing.assert_close(statistics[0], (hidden.mean(0), hidden.var(0, unbiased=False)))
-    with head.with_statistics(statistics):
-        parts = torch.cat([head(part) for part in whole.split([1, 7, 32])])
+    parts = torch.cat([head(part, statistics) for part in whole.split([1, 7, 32])])
     torch.testing.assert_close(head.state_dict(), before, rtol=0, atol=0)
     torch.testing.assert_close(parts, head(whole))
     # that was a training pass
@@ -81,8 +80,7 @@ def test_with_fixed_statistics_no_gradient_passes_between_vectors():
     head = batch_norm_head(6).double()
     x = torch.randn(10, 6, dtype=torch.float64, requires_grad=True)
     statistics = head.statistics(x)
-    with head.with_statistics(statistics):
-        (gradient,) = torch.autograd.grad(head(x)[3].sum(), x)
+    (gradient,) = torch.autograd.grad(head(x, statistics)[3].sum(), x)
     assert gradient[3].any() and not gradient[:3].any() and not gradient[4:].any()
     hidden = batch_norm(
         x @ head.layers[0].weight.T, *statistics[0], head.layers[1].weight, head.layers[1].bias
@@ -96,16 +94,9 @@ def test_with_fixed_statistics_no_gradient_passes_between_vectors():
 def test_statistics_belong_to_the_head():
     head, plain = batch_norm_head(6), vascl_head(6)
     assert plain.statistics(torch.randn(3, 6)) == ()
-    with plain.with_statistics(()):
-        plain(torch.randn(3, 6))
-    with (
-        pytest.raises(AssertionError),
-        plain.with_statistics(head.statistics(torch.randn(5, 6))),
-    ):
-        pass
-    with pytest.raises(RuntimeError), head.with_statistics(head.statistics(torch.randn(5, 6))):
-        head(torch.randn(5, 7))
-    assert all(m.fixed is None for m in head.layers if isinstance(m, torch.nn.BatchNorm1d))
+    plain(torch.randn(3, 6), ())
+    with pytest.raises(RuntimeError):
+        head(torch.randn(5, 7), head.statistics(torch.randn(5, 6)))
 
 
 def test_computes_in_its_own_precision_under_autocast():

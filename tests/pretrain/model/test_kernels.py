@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from encoder_helpers import add_norm, norm_dropout
 from torch.nn import functional
 
 from pretrain.model.attention import PackedLayout
@@ -109,15 +110,15 @@ def test_add_norm(rate, with_residual):
     x, bias, residual = normal(26, 8), normal(8, seed=1), normal(26, 8, seed=2)
     weight, norm_bias = normal(8, seed=3), normal(8, seed=4)
     dropout = None if rate is None else make_dropout(rate)
-    added, normed = plain.add_norm(
-        x, bias, residual if with_residual else None, weight, norm_bias, 1e-5, dropout
+    added, normed = add_norm(
+        plain, x, bias, residual if with_residual else None, weight, norm_bias, 1e-5, dropout
     )
     kept = torch.ones_like(x) if dropout is None else hashing.kept(dropout, 8)
     expected = (x + bias) * kept / (1 - (rate or 0.0)) + (residual if with_residual else 0.0)
     torch.testing.assert_close(added, expected, rtol=1e-14, atol=1e-14)
     expected = functional.layer_norm(expected, (8,), weight, norm_bias, 1e-5)
     torch.testing.assert_close(normed, expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(plain.add_norm(x, None, residual, weight, None, 1e-5, None)[0], residual + x)
+    assert torch.equal(add_norm(plain, x, None, residual, weight, None, 1e-5, None)[0], residual + x)
 
 
 def test_norm_dropout_and_the_gelus():
@@ -125,7 +126,7 @@ def test_norm_dropout_and_the_gelus():
     dropout = make_dropout(0.4)
     expected = functional.layer_norm(x, (8,), weight, bias, 1e-5) * hashing.kept(dropout, 8) / 0.6
     torch.testing.assert_close(
-        plain.norm_dropout(x, weight, bias, 1e-5, dropout), expected, rtol=1e-14, atol=1e-14
+        norm_dropout(plain, x, weight, bias, 1e-5, dropout), expected, rtol=1e-14, atol=1e-14
     )
     gelu = x * 0.5 * (1 + torch.erf(x / 2**0.5))
     torch.testing.assert_close(plain.bias_gelu(x, None), gelu, rtol=1e-12, atol=1e-14)
@@ -165,8 +166,8 @@ def test_every_operation_has_the_right_gradient():
     qkv = normal(28, 3, 2, 2, seed=2).requires_grad_()
     weight, bias, more = (normal(4, seed=seed).requires_grad_() for seed in (3, 4, 5))
     checks = [
-        (lambda *given: plain.add_norm(*given, 1e-5, dropout), (x, more, wide[:, :4], weight, bias)),
-        (lambda *given: plain.norm_dropout(*given, 1e-5, dropout), (x, weight, bias)),
+        (lambda *given: add_norm(plain, *given, 1e-5, dropout), (x, more, wide[:, :4], weight, bias)),
+        (lambda *given: norm_dropout(plain, *given, 1e-5, dropout), (x, weight, bias)),
         (plain.bias_gelu, (x, bias)),
         (plain.gelu_gate, (wide,)),
         (lambda given: plain.attention(given, layout, 0.7, 3, dropout), (qkv,)),
@@ -186,9 +187,9 @@ def test_half_precision_is_rounded_once(dtype):
     for operation, *inputs in (
         (plain.bias_gelu, x, bias),
         (plain.gelu_gate, x),
-        (lambda *given: plain.norm_dropout(*given, 1e-5, dropout), x, weight, bias),
-        (lambda *given: plain.add_norm(*given, 1e-5, dropout)[0], x, bias, residual, weight, bias),
-        (lambda *given: plain.add_norm(*given, 1e-5, dropout)[1], x, bias, residual, weight, bias),
+        (lambda *given: norm_dropout(plain, *given, 1e-5, dropout), x, weight, bias),
+        (lambda *given: add_norm(plain, *given, 1e-5, dropout)[0], x, bias, residual, weight, bias),
+        (lambda *given: add_norm(plain, *given, 1e-5, dropout)[1], x, bias, residual, weight, bias),
         (lambda given: plain.attention(given, layout, 0.7, 3, dropout), qkv),
         (lambda given: plain.attention(given, layout, 0.7, 3, None), qkv),
     ):
@@ -201,6 +202,6 @@ def test_half_precision_is_rounded_once(dtype):
 def test_a_float32_residual_stays_float32():
     x, residual = normal(26, 8).bfloat16(), normal(26, 8, seed=2).float()
     weight = normal(8, seed=3).float()
-    added, normed = plain.add_norm(x, None, residual, weight, None, 1e-5, None)
+    added, normed = add_norm(plain, x, None, residual, weight, None, 1e-5, None)
     assert added.dtype == normed.dtype == torch.float32
     assert torch.equal(added, residual + x.float())

@@ -9,10 +9,12 @@ import random
 import shutil
 import subprocess
 import sys
+from functools import partial
 from unittest.mock import patch
 
 import pytest
 import torch
+from encoder_helpers import add_norm, norm_dropout
 
 from pretrain.common.errors import UserError
 from pretrain.model.attention import PackedLayout
@@ -80,9 +82,14 @@ def assert_near(found, expected, dtype, blur=0.0):
 
 def compare(name, tensors, gradients, *arguments, blur=0.0):
     """Run a kernel natively, and plainly on float64 copies."""
-    outputs, own = run(lambda *x: getattr(native, name)(*x, *arguments), tensors, gradients)
+
+    def kernel(kernels):
+        called = partial(norm_dropout, kernels) if name == "norm_dropout" else getattr(kernels, name)
+        return lambda *x: called(*x, *arguments)
+
+    outputs, own = run(kernel(native), tensors, gradients)
     wide = [None if x is None else x.double() for x in tensors]
-    expected, reference = run(lambda *x: getattr(plain, name)(*x, *arguments), wide, gradients)
+    expected, reference = run(kernel(plain), wide, gradients)
     for found, right in zip(outputs, expected):
         assert_near(found, right, found.dtype)
     for leaf, found, right in zip(tensors, own, reference):
@@ -111,8 +118,8 @@ def test_add_norm(instructions, dtype, rate):
         gradients = [normal(tokens, width, dtype=dtype), normal(tokens, width, dtype=dtype)]
         for used in (gradients, [None, gradients[1]], [gradients[0], None]):
             tensors = (normal(tokens, width, dtype=dtype) + 3, bias, residual, normal(width), norm_bias)
-            native_kernel = lambda *x: native.add_norm(*x, 1e-5, dropout)  # noqa: B023, E731
-            plain_kernel = lambda *x: plain.add_norm(*x, 1e-5, dropout)  # noqa: B023, E731
+            native_kernel = lambda *x: add_norm(native, *x, 1e-5, dropout)  # noqa: B023, E731
+            plain_kernel = lambda *x: add_norm(plain, *x, 1e-5, dropout)  # noqa: B023, E731
             outputs, own = run(native_kernel, tensors, used)
             expected, reference = run(
                 plain_kernel, [None if x is None else x.double() for x in tensors], used
@@ -204,9 +211,9 @@ def test_dropped_values_are_those_of_the_hash(instructions, dtype):
     dropout = make_dropout(700, 0.3)
     expected = kept(dropout, 77)
     x, ones = torch.ones(700, 77, dtype=dtype), torch.ones(77)
-    assert torch.equal(native.add_norm(x, None, None, ones, None, 1e-5, dropout)[0] != 0, expected)
+    assert torch.equal(add_norm(native, x, None, None, ones, None, 1e-5, dropout)[0] != 0, expected)
     # a norm of any row that gives the bias: not 0 where it is kept
-    assert torch.equal(native.norm_dropout(x, ones, ones, 1e-5, dropout) != 0, expected)
+    assert torch.equal(norm_dropout(native, x, ones, ones, 1e-5, dropout) != 0, expected)
     heads, length = 3, 50
     layout = make_layout([length] * 14, 0)
     qkv = torch.zeros(700, 3, heads, 64, dtype=dtype)
@@ -224,8 +231,8 @@ def test_results_do_not_depend_on_the_number_of_threads():
 
     def results():
         found = [
-            run(lambda *x: native.add_norm(*x, 1e-5, dropout), (x, bias, x, bias, bias), [gradient] * 2),
-            run(lambda *x: native.norm_dropout(*x, 1e-5, dropout), (x, bias, bias), [gradient]),
+            run(lambda *x: add_norm(native, *x, 1e-5, dropout), (x, bias, x, bias, bias), [gradient] * 2),
+            run(lambda *x: norm_dropout(native, *x, 1e-5, dropout), (x, bias, bias), [gradient]),
             run(native.bias_gelu, (x, bias), [gradient]),
             run(native.gelu_gate, (x,), [gradient[:, :50]]),
             run(lambda x: native.attention(x, layout, 0.2, None, dropout), (qkv,), [qkv[:, 0]]),
@@ -249,8 +256,8 @@ def test_what_is_not_finite_stays_visible(instructions, dtype):
     x[1, 3], x[2, 38] = torch.nan, torch.inf
     ones = torch.ones(40)
     for normed in (
-        native.add_norm(x, None, None, ones, None, 1e-5, None)[1],
-        native.norm_dropout(x, ones, None, 1e-5, None),
+        add_norm(native, x, None, None, ones, None, 1e-5, None)[1],
+        norm_dropout(native, x, ones, None, 1e-5, None),
     ):
         assert normed.isfinite().all(1).tolist() == [True, False, False, True]
     assert native.bias_gelu(x, None).isfinite().all(1).tolist() == [True, False, False, True]
@@ -263,7 +270,7 @@ def test_what_is_not_finite_stays_visible(instructions, dtype):
 def test_other_types_go_to_the_plain_kernels():
     x, weight = normal(5, 8, dtype=torch.float64), normal(8, dtype=torch.float64)
     assert torch.equal(native.bias_gelu(x, weight), plain.bias_gelu(x, weight))
-    added, normed = native.add_norm(x.half(), None, x.float(), weight.float(), None, 1e-5, None)
+    added, normed = add_norm(native, x.half(), None, x.float(), weight.float(), None, 1e-5, None)
     assert added.dtype == normed.dtype == torch.float32
     assert kernels_for(CPU, torch.float64) is plain
     assert kernels_for(CPU, torch.bfloat16) is kernels_for(CPU, torch.float32) is native
@@ -285,16 +292,16 @@ def test_a_second_derivative_is_refused():
 
 def test_a_tensor_may_be_input_and_residual():
     leaves, gradients = (normal(20, 32), normal(32)), [normal(20, 32)] * 2
-    outputs, own = run(lambda x, w: native.add_norm(x, None, x, w, None, 1e-5, None), leaves, gradients)
+    outputs, own = run(lambda x, w: add_norm(native, x, None, x, w, None, 1e-5, None), leaves, gradients)
     wide = [leaf.double() for leaf in leaves]
-    expected, reference = run(lambda x, w: plain.add_norm(x, None, x, w, None, 1e-5, None), wide, gradients)
+    expected, reference = run(lambda x, w: add_norm(plain, x, None, x, w, None, 1e-5, None), wide, gradients)
     for found, right in zip([*outputs, *own], [*expected, *reference]):
         assert_near(found, right, torch.float32)
 
 
 def test_dropout_keys_of_another_row_are_refused():
     with pytest.raises(AssertionError):
-        native.norm_dropout(normal(12, 8), normal(8), None, 1e-5, make_dropout(11, 0.5))
+        norm_dropout(native, normal(12, 8), normal(8), None, 1e-5, make_dropout(11, 0.5))
 
 
 def test_the_variable_chooses(monkeypatch):

@@ -159,7 +159,7 @@ def other_pooling(folder: Path) -> None:
         (swap, 40, r"token 'w\d+' has id .* in the guide's own; .*--data.prepare.tokenizer"),
         (other_pooling, 40, "pooling max"),
         (lambda folder: None, 48, "takes 40 positions.*has 48: .* max_length 40"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"x"), 40, "cannot load an encoder"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x"), 40, "cannot load the encoder"),
     ],
 )
 def test_one_that_cannot_guide_is_refused(tmp_path, change, longest, says):

@@ -9,10 +9,10 @@ from exactness_worker import VOCABULARY, WIDTH, FakeTokenizer
 from inert_row import inert_in
 from objective_helpers import SIZES, term_and_encoder
 
-from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import BatchContext
 from pretrain.objectives.base import Probe
+from pretrain.objectives.vadvcse import sequence_noise
 
 LENGTHS = torch.tensor([5, 9, 3, 7])
 KEYS = np.arange(7, 11, dtype=np.uint64)

@@ -11,12 +11,6 @@
 
 namespace {
 
-struct Sequences {
-    const int32_t* offsets;  // [count + 1] first tokens
-    int64_t count, longest;
-    int64_t tokens;  // of the sequences and the filler behind them
-};
-
 struct Heads {
     int64_t count, size;
     float scale;
@@ -88,23 +82,27 @@ struct RowMask {
 };
 
 // qkv [tokens, 3, heads, size] -> output [tokens, heads, size]; log_sums float[heads, tokens]: each row's log-sum-exp, to base 2, for
-// the backward.
+// the backward. tokens: of the sequences and the filler behind them. offsets: [sequences + 1] first tokens.
 template <typename T>
-void attention_forward(Sequences sequences, Heads heads, const T* qkv, Dropout dropout, T* output, float* log_sums, int threads) {
+void attention_forward(int64_t tokens, int64_t sequences, int64_t longest, const int32_t* offsets, int64_t number, int64_t size,
+                       double scale, int64_t half_window, const T* qkv, const int64_t* dropout_keys, int64_t site, double rate,
+                       T* output, float* log_sums, int threads) {
+    const Heads heads{number, size, static_cast<float>(scale), half_window};
+    const Dropout dropout(dropout_keys, site, rate);
     const int64_t token = heads.count * heads.size;
-    const int64_t real = sequences.offsets[sequences.count];
-    std::memset(static_cast<void*>(output + real * token), 0, static_cast<size_t>((sequences.tokens - real) * token) * sizeof(T));
-    const HeadMatrices most(sequences.longest, heads.size);
+    const int64_t real = offsets[sequences];
+    std::memset(static_cast<void*>(output + real * token), 0, static_cast<size_t>((tokens - real) * token) * sizeof(T));
+    const HeadMatrices most(longest, heads.size);
     const float exponent = heads.scale * kLog2E;  // 2 ** (exponent * product) = e ** (scale * product)
-    const int64_t tasks = sequences.count * heads.count;
+    const int64_t tasks = sequences * heads.count;
 #pragma omp parallel num_threads(threads)
     {
         const NoDenormals guard;
         Buffer buffer(3 * most.matrix() + most.transposed() + kQueries * (most.transposed_stride + most.stride));
 #pragma omp for schedule(dynamic)
         for (int64_t task = 0; task < tasks; ++task) {
-            const int64_t sequence = sequences.count - 1 - task / heads.count, head = task % heads.count;  // the longest ones first
-            const int64_t first = sequences.offsets[sequence], length = sequences.offsets[sequence + 1] - first;
+            const int64_t sequence = sequences - 1 - task / heads.count, head = task % heads.count;  // the longest ones first
+            const int64_t first = offsets[sequence], length = offsets[sequence + 1] - first;
             const HeadMatrices shape(length, heads.size);
             float* queries = buffer.data;
             float* keys = queries + shape.matrix();
@@ -145,7 +143,7 @@ void attention_forward(Sequences sequences, Heads heads, const T* qkv, Dropout d
                     });
                     const float all = sum(total);
                     factors[i] = 1.0f / all;
-                    log_sums[head * sequences.tokens + first + block + i] = highest + log2f(all);
+                    log_sums[head * tokens + first + block + i] = highest + log2f(all);
                 }
                 multiply(count, shape.columns, seen.end - seen.first, {scores, scores_row, 1}, values + seen.first * shape.stride,
                          shape.stride, result, shape.stride, false);
@@ -161,23 +159,26 @@ void attention_forward(Sequences sequences, Heads heads, const T* qkv, Dropout d
 
 // gradient [tokens, heads, size] of the output -> qkv_gradient [tokens, 3, heads, size].
 template <typename T>
-void attention_backward(Sequences sequences, Heads heads, const T* qkv, Dropout dropout, const float* log_sums, const T* gradient,
-                        T* qkv_gradient, int threads) {
+void attention_backward(int64_t tokens, int64_t sequences, int64_t longest, const int32_t* offsets, int64_t number, int64_t size,
+                        double scale, int64_t half_window, const T* qkv, const int64_t* dropout_keys, int64_t site, double rate,
+                        const float* log_sums, const T* gradient, T* qkv_gradient, int threads) {
+    const Heads heads{number, size, static_cast<float>(scale), half_window};
+    const Dropout dropout(dropout_keys, site, rate);
     const int64_t token = heads.count * heads.size;
-    const int64_t real = sequences.offsets[sequences.count];
+    const int64_t real = offsets[sequences];
     std::memset(static_cast<void*>(qkv_gradient + real * 3 * token), 0,
-                static_cast<size_t>((sequences.tokens - real) * 3 * token) * sizeof(T));
-    const HeadMatrices most(sequences.longest, heads.size);
+                static_cast<size_t>((tokens - real) * 3 * token) * sizeof(T));
+    const HeadMatrices most(longest, heads.size);
     const float exponent = heads.scale * kLog2E;  // 2 ** (exponent * product) = e ** (scale * product)
-    const int64_t tasks = sequences.count * heads.count;
+    const int64_t tasks = sequences * heads.count;
 #pragma omp parallel num_threads(threads)
     {
         const NoDenormals guard;
         Buffer buffer(7 * most.matrix() + 2 * most.transposed() + 3 * kQueries * most.transposed_stride);
 #pragma omp for schedule(dynamic)
         for (int64_t task = 0; task < tasks; ++task) {
-            const int64_t sequence = sequences.count - 1 - task / heads.count, head = task % heads.count;
-            const int64_t first = sequences.offsets[sequence], length = sequences.offsets[sequence + 1] - first;
+            const int64_t sequence = sequences - 1 - task / heads.count, head = task % heads.count;
+            const int64_t first = offsets[sequence], length = offsets[sequence + 1] - first;
             const HeadMatrices shape(length, heads.size);
             float* queries = buffer.data;
             float* keys = queries + shape.matrix();
@@ -213,7 +214,7 @@ void attention_backward(Sequences sequences, Heads heads, const T* qkv, Dropout 
                     float* after = dropped + i * row_size;
                     float* slope = gradients + i * row_size;
                     const RowMask mask(heads, length, block + i);
-                    const float log_sum = log_sums[head * sequences.tokens + first + block + i];
+                    const float log_sum = log_sums[head * tokens + first + block + i];
                     Floats product{};
                     with_dropout(dropout, first + block + i, head * 65536 + seen.first, [&](const auto& drop) CLEAR_LAMBDA {
                         for (int64_t j = 0; j < padded; j += kWidth) {

@@ -12,6 +12,10 @@ struct Dropout {
     uint64_t site;
     uint32_t threshold;
     float factor;  // 1 / (1 - rate)
+
+    Dropout(const int64_t* all_keys, int64_t place, double rate)
+        : keys(all_keys), site(static_cast<uint64_t>(place)), threshold(static_cast<uint32_t>(rate * 4294967296.0)),
+          factor(keys ? static_cast<float>(1.0 / (1.0 - rate)) : 1.0f) {}
 };
 
 CLEAR_INLINE uint64_t splitmix64(uint64_t x) {

@@ -27,12 +27,13 @@ inline Statistics statistics(const float* values, int64_t columns, float eps) {
     return {mean, 1.0f / __builtin_sqrtf(variance / static_cast<float>(columns) + eps)};
 }
 
-// added = residual + dropout(x + bias), of type R; normed = behind(its layer norm), from the sum before rounding. bias, residual,
-// norm_bias, added and the dropouts' keys may be null. statistics: [rows] pairs for the backward.
+// added = residual + before(x + bias), of type R; normed = after(its layer norm), from the sum before rounding; the dropout is one of the
+// two. bias, residual, norm_bias, added and the dropout's keys may be null. statistics: [rows] pairs for the backward.
 template <typename X, typename R>
 void add_norm_forward(int64_t rows, int64_t columns, const X* x, const float* bias, const R* residual, const float* weight,
-                      const float* norm_bias, float eps, Dropout dropout, Dropout behind, R* added, R* normed, Statistics* saved,
-                      int threads) {
+                      const float* norm_bias, double eps, const int64_t* keys, int64_t site, double rate, int behind, R* added,
+                      R* normed, Statistics* saved, int threads) {
+    const Dropout before(behind ? nullptr : keys, site, rate), after(behind ? keys : nullptr, site, rate);
 #pragma omp parallel num_threads(threads)
     {
         const NoDenormals guard;
@@ -41,7 +42,7 @@ void add_norm_forward(int64_t rows, int64_t columns, const X* x, const float* bi
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < rows; ++row) {
             const int64_t start = row * columns;
-            with_dropout(dropout, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
+            with_dropout(before, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
                 each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
                     Floats value = load(x + start + c, left);
                     if (bias) value += load(bias + c, left);
@@ -51,9 +52,9 @@ void add_norm_forward(int64_t rows, int64_t columns, const X* x, const float* bi
                     if (added) store(added + start + c, value, left);
                 });
             });
-            const Statistics at = statistics(values, columns, eps);
+            const Statistics at = statistics(values, columns, static_cast<float>(eps));
             saved[row] = at;
-            with_dropout(behind, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
+            with_dropout(after, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
                 each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
                     Floats value = (load(values + c) - at.mean) * at.rstd * load(weight + c, left);
                     if (norm_bias) value += load(norm_bias + c, left);
@@ -67,9 +68,11 @@ void add_norm_forward(int64_t rows, int64_t columns, const X* x, const float* bi
 // Both gradients that come in may be null, and so may x_gradient (where it equals the residual's), residual_gradient and bias_gradient.
 // norm_gradients: float[2, columns], the weight's and the norm bias's.
 template <typename X, typename R>
-void add_norm_backward(int64_t rows, int64_t columns, const R* added, const Statistics* saved, const float* weight, Dropout dropout,
-                       Dropout behind, const R* added_gradient, const R* normed_gradient, X* x_gradient, R* residual_gradient,
-                       float* bias_gradient, float* norm_gradients, int threads) {
+void add_norm_backward(int64_t rows, int64_t columns, const R* added, const Statistics* saved, const float* weight,
+                       const int64_t* keys, int64_t site, double rate, int behind, const R* added_gradient,
+                       const R* normed_gradient, X* x_gradient, R* residual_gradient, float* bias_gradient, float* norm_gradients,
+                       int threads) {
+    const Dropout before(behind ? nullptr : keys, site, rate), after(behind ? keys : nullptr, site, rate);
     const Chunks chunks(rows);
     const int64_t stride = rounded_up(columns, kWidth);
     Buffer partial(3 * chunks.count * stride);
@@ -92,7 +95,7 @@ void add_norm_backward(int64_t rows, int64_t columns, const R* added, const Stat
                 float mean = 0, projection = 0;
                 if (normed_gradient) {
                     Floats total{}, product{};
-                    with_dropout(behind, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
+                    with_dropout(after, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
                         each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
                             const Floats dy = drop(load(normed_gradient + start + c, left), c);
                             const Floats value = (load(added + start + c, left) - at.mean) * at.rstd;
@@ -108,7 +111,7 @@ void add_norm_backward(int64_t rows, int64_t columns, const R* added, const Stat
                     mean = sum(total) * share;
                     projection = sum(product) * share;
                 }
-                with_dropout(dropout, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
+                with_dropout(before, row, 0, [&](const auto& drop) CLEAR_LAMBDA {
                     each_vector(columns, [&](int64_t c, auto left) CLEAR_LAMBDA {
                         Floats dx{};
                         if (normed_gradient) dx = (load(scaled + c) - mean - load(normal + c) * projection) * at.rstd;

@@ -3,7 +3,7 @@
 #define CLEAR_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Of pretrain/model/kernels/native.py: a library compiled from other sources is not used.
-CLEAR_EXPORT int interface_version() { return 2; }
+CLEAR_EXPORT int interface_version() { return 3; }
 
 // 0 portable only, 1 AVX2 too, 2 AVX-512 too.
 CLEAR_EXPORT int instruction_sets() {

@@ -26,7 +26,6 @@ struct BFloat16 {
 
 CLEAR_INLINE Floats broadcast(float value) { return value - Floats{}; }
 CLEAR_INLINE Words broadcast(uint32_t value) { return value - Words{}; }
-CLEAR_INLINE Ints as_ints(Floats x) { return (Ints)x; }
 CLEAR_INLINE Words as_words(Floats x) { return (Words)x; }
 CLEAR_INLINE Floats as_floats(Words x) { return (Floats)x; }
 
