@@ -197,7 +197,7 @@ def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
         heldout |= {sequences[row].tobytes() for row in range(len(sequences))}
 
     def is_heldout(sentence: str) -> bool:
-        return np.array(tokenizer(sentence)["input_ids"], np.int32).tobytes() in heldout
+        return np.array(tokenizer(sentence, verbose=False)["input_ids"], np.int32).tobytes() in heldout
 
     pairs, seen = [], set[str]()
     for first, others in json.loads((folder / PAIRS).read_text("utf-8")):
