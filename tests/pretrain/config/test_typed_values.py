@@ -123,7 +123,7 @@ def test_a_row_of_a_sweep_means_what_its_yaml_says(tmp_path):
         "none",
     )
     assert (
-        load_config(point.recipe, {key: text_of(value) for key, value in keys.items()} | {"train.seed": "1"})
+        load_config(row.recipe, {key: text_of(value) for key, value in keys.items()} | {"train.seed": "1"})
         == config
     )
 
