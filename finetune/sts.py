@@ -84,7 +84,6 @@ def main(
     precision: VectorPrecision = "fp32",
     out: Out = "",
     json_file: str = "",
-    pair_file: str = "",
 ) -> None:
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
@@ -100,11 +99,8 @@ def main(
             a model trained with objective.matryoshka is used; without it, whole vectors.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
         json_file: write all scores into this one file; results go to a folder only with --out then.
-        pair_file: also write every pair's gold score and cosine, as TASK/gold and TASK/POOLING of this npz
-            file, from which a sweep computes intervals of differences.
     """
-    for flag, file in (("--json-file", json_file), ("--pair-file", pair_file)):
-        require_writable_file(file, flag)
+    require_writable_file(json_file, "--json-file")
     evaluator = StsEvaluator(eval_data or None)
     started = time.monotonic()
     chosen = evaluator.choose(tasks or None)  # before torch and the model are loaded: names may be wrong
@@ -139,9 +135,6 @@ def main(
 
     results = evaluator.evaluate_poolings(embed, chosen, pairs)
     print(headline_table(results))
-    if pair_file:
-        make_folder(Path(pair_file).parent)
-        pairs.write(Path(pair_file))
     if json_file:
         make_folder(Path(json_file).parent)
         content = {"model": model, "precision": opened.precision, "results": results}

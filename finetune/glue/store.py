@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.answers import Answers, examples_digest, from_text
+from finetune.answers import Answers, examples_digest, from_text, scores_of
 from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, choose
 from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, choose_precision, logits_of
 from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
-from finetune.tuning.metrics import scores_of
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.run_files import read_result, read_tensors, settings_digest, write_tensors
 from finetune.tuning.tasks import TASKS, GlueData, LabelledExamples

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from finetune.answers import resampled_effects
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.sweep.evaluations import EvaluatedModel
 from pretrain.commands.sweep.file import Entry, Sweep
-from pretrain.telemetry.intervals import interval, paired_error, spearman_of_draws, unpaired_error
+from pretrain.telemetry.intervals import interval, paired_error, unpaired_error
 
 Rows = dict[str, list[EvaluatedModel]]
 """Row -> its evaluated models, in the order of the row's `runs` in the table's content."""
@@ -104,20 +105,13 @@ def _noises(task: str, rows: Rows, baseline: str) -> Noises:
     Runs have it whose similarities were kept, and are of the same pairs as the baseline's.
     """
     kept = {
-        (name, number): similarities
+        (name, number): answers
         for name, models in rows.items()
         for number, model in enumerate(models)
-        if (similarities := model.similarities(task)) is not None
+        if (answers := model.answers(task)) is not None
     }
-    pairs = next((gold for (name, _), (gold, _) in kept.items() if name == baseline), None)
-    if pairs is None:
-        return {}
-    kept = {
-        key: values for key, values in kept.items() if np.array_equal(values[0], pairs) and np.ptp(values[1])
-    }
-    # the last draw is the pairs as they are
-    drawn = spearman_of_draws(task, pairs, [values for _, values in kept.values()])
-    return {key: draws[:-1] - draws[-1] for key, draws in zip(kept, drawn)}
+    first = next((key for key in kept if key[0] == baseline), None)
+    return {} if first is None else resampled_effects([task], kept, first)[0]
 
 
 def tasks_of(metric: str | list[str]) -> list[str]:
