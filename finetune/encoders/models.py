@@ -21,7 +21,7 @@ from augment.core.errors import AugmentationError, CannotLoad
 from augment.core.own_code import load
 from augment.core.pretrained import pretrained, require_weights
 from finetune.encoders.kept_vectors import KeptVectors
-from finetune.encoders.padded import PaddedModel, open_padded, open_sentence_transformer, token_counts
+from finetune.encoders.padded import PaddedModel, open_padded, open_sentence_transformer, tokenized
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, resolve
 from pretrain.benchmarks.distinct import EmbedFunction, distinct
 from pretrain.common.errors import UserError
@@ -194,9 +194,8 @@ class EmbeddingModel:
             return 0
         # a token has a byte at least: what is this short need not be tokenised
         few = [one for one in self._prompted(texts, self.document_prompt) if len(one.encode()) + 2 > longest]
-        parts = (few[start : start + 4096] for start in range(0, len(few), 4096))
-        counts = (count for part in parts for count in token_counts(self.runs.tokenizer, part))
-        return sum(count > longest for count in counts)
+        parts = tokenized(self.runs.tokenizer, few, truncation=False, verbose=False)
+        return sum(len(row) > longest for part in parts for row in part["input_ids"])
 
     @property
     def remark(self) -> str | None:
