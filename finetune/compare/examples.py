@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from finetune.answers import Answers, resampled_effects
-from finetune.encoders.models import EmbeddingModel
+from finetune.answers import resampled_effects
 from finetune.nanobeir import THIRTEEN
 from finetune.report.sources import Subject
 from finetune.report.tables import Block, Cell, Table, TableRow
 from finetune.results import Evaluation, TaskResult, figure_text
 from finetune.senteval.tasks import TRANSFER
 from finetune.tuning.tasks import TABLE_1
-from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, interval, interval_text
 
@@ -50,19 +48,6 @@ class Compared:
         if (apart := self.difference) is not None:
             content |= {"difference": apart.mean, "low": apart.low, "high": apart.high}
         return content | ({"reason": self.reason} if self.reason else {})
-
-
-def sts_evaluation(model: EmbeddingModel, evaluator: StsEvaluator, tasks: Sequence[str]) -> Evaluation:
-    """Return a model's figures of STS tasks, with every pair's cosine."""
-    pairs = PairScores()
-    (scores,) = evaluator.evaluate_poolings(
-        lambda texts: {model.pooling: model.encode(texts)}, evaluator.choose(tasks), pairs
-    ).values()
-    found = Evaluation.of("sts", model, "cosine, Spearman, all pairs")
-    for task, one in scores.items():
-        answers = Answers.of(pairs[f"{task}/{model.pooling}"], pairs[f"{task}/gold"], "spearman", task)
-        found.add(task, "spearman", {"spearman": one["spearman_all"]}, answers=answers)
-    return found
 
 
 OfTask = dict[str, Compared]
