@@ -8,10 +8,9 @@ from scipy import stats
 from sweep_helpers import entries_of, write_sts, write_sweep
 
 from finetune.answers import Answers
-from pretrain.commands.sweep.differences import baseline_of, tasks_of
 from pretrain.commands.sweep.file import expand, read_sweep
 from pretrain.commands.sweep.runs import SweepPlan
-from pretrain.commands.sweep.table import collect, tabulate
+from pretrain.commands.sweep.table import baseline_of, collect, tabulate, tasks_of
 from pretrain.common.errors import UserError
 
 SEEDS = [1, 2, 3, 4, 5]
