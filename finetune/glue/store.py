@@ -42,6 +42,7 @@ class RunStore:
         self.options = options.model_copy(update={"precision": choose_precision(options.precision)})
         self.source, self.folder, self.stop_code = source, folder, stop_code
         self.data = {name: self._limited(task) for name, task in data.items()}
+        self.runs = options.runs(list(data))
         self._digests: dict[tuple[str, str], str] = {}
         self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
 
