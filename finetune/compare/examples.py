@@ -74,16 +74,12 @@ def choose_poolings(subjects: Mapping[str, Subject], pooling: str) -> dict[str, 
     """Return model -> evaluation -> figures: of `pooling`, else of the model's own, else of one there is."""
     chosen: dict[str, dict[str, Evaluation]] = {}
     for label, subject in subjects.items():
-        by_name: dict[str, list[Evaluation]] = {}
-        for (name, _), evaluation in subject.evaluations.items():
-            by_name.setdefault(name, []).append(evaluation)
-        chosen[label] = {
-            name: min(
-                several,
-                key=lambda one: (one.pooling != pooling, one.pooling != (one.trained_pooling or "mean")),
-            )
-            for name, several in by_name.items()
-        }
+        best_first = sorted(
+            subject.evaluations.values(),
+            key=lambda one: (one.pooling != pooling, one.pooling != (one.trained_pooling or "mean")),
+        )
+        by_name = {one.evaluation: one for one in best_first[::-1]}
+        chosen[label] = {name: by_name[name] for name, _ in subject.evaluations}
     return chosen
 
 

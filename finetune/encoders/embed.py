@@ -115,10 +115,6 @@ class PackedModel:
         longest = min(filter(None, (max_length, own, encoder.max_positions)))
         return cls(encoder, tokenizer, longest, token_budget, pooling in (POOLER, OWN_MODULES))
 
-    @property
-    def batch(self) -> str:
-        return f"{self.token_budget:,} tokens"
-
     def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
         names = [self.encoder.pooling] if self.single else poolings
         made = embed_poolings(self.encoder, self.tokenizer, texts, names, self.token_budget, self.longest)

@@ -41,12 +41,12 @@ class Function:
     """A Python function that makes vectors, with what `PackedModel` and `PaddedModel` have.
 
     longest: most tokens of a text; None: no limit is known, and no tokenizer. single: whether it has one way
-    to make vectors, whatever pooling is named. batch: of what a pass consists at most, "64 sentences".
+    to make vectors, whatever pooling is named.
     """
 
     function: EmbedFunction
     longest = tokenizer = None
-    single, batch = True, ""
+    single = True
 
     def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
         return dict.fromkeys(poolings, self.function(list(texts)))
@@ -72,8 +72,7 @@ class EmbeddingModel:
 
     def __repr__(self) -> str:
         """Say in a line what it is: the weights of an encoder would fill a notebook's page."""
-        batch = f", at most {self.runs.batch} a pass" if self.runs.batch else ""
-        return f"<{self.name}: pooling {self.pooling}, {self.precision}{batch}>"
+        return f"<{self.name}: pooling {self.pooling}, {self.precision}>"
 
     def encode(self, sentences: Sequence[str], prompt: str | None = None) -> np.ndarray:
         """Return finite float32[N, d]; each distinct sentence is encoded once, behind the prompt, if any."""

@@ -22,7 +22,7 @@ class PaddedModel:
 
     def __init__(self, load: Callable[[str], Any], pooling: str, batch_size: int):
         self._load, self._batch_size = cache(load), batch_size
-        self.single, self.batch = pooling == OWN_MODULES, f"{batch_size:,} sentences"
+        self.single = pooling == OWN_MODULES
         model = self._load(pooling)
         longest = model.max_seq_length
         self.longest = None if longest is None or math.isinf(longest) else longest

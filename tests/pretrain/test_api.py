@@ -52,7 +52,7 @@ def test_the_example_trains_evaluates_and_exports(example, monkeypatch, capsys):
     written = json.loads(Path("runs/mine/report/sts-mean.json").read_text())
     assert example["figures"]["model"] == written["model"] == "runs/mine"
     assert list(example["figures"]["results"]) == ["mean"]
-    assert repr(example["encoder"]) == "<runs/mine: pooling mean, fp32, at most 16,384 tokens a pass>"
+    assert repr(example["encoder"]) == "<runs/mine: pooling mean, fp32>"
     assert (example["folder"] / "config.json").is_file()
     assert api.prepare("corpus.txt", "data/mine", vocabulary=8192) == example["data"]  # it is left as it is
     assert "data/mine: unit sentence" in capsys.readouterr().out

@@ -111,7 +111,7 @@ def test_a_row_of_a_sweep_means_what_its_yaml_says(tmp_path):
         "rows": {"one": {"set": keys}},
     }
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    point = expand(read_sweep(tmp_path / "sweep.yaml"), tmp_path, {})[0].points[0]
+    point = expand(read_sweep(tmp_path / "sweep.yaml"), tmp_path, {})[0]
     config = point.config(1)
     assert (config.objective.simcse.head, config.augment.anchor, config.model.intermediate_size) == (
         "none",
