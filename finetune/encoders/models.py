@@ -87,10 +87,6 @@ class EmbeddingModel:
             own = ", ".join(map(repr, filter(None, self.prompts.values()))) or "none"
             raise UserError(f"{self.name} leaves prompts out of its mean: give one of {own}, not {prompt!r}")
 
-    def without_prompt(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return `encode` of sentences as they are."""
-        return self.encode(sentences, "")
-
     @property
     def encode_poolings(self) -> Callable[[Sequence[str], Sequence[str]], Mapping[str, np.ndarray]] | None:
         """N sentences and names of poolings -> float32[N, d] by pooling; None: the model has one way."""
