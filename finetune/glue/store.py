@@ -135,8 +135,6 @@ class RunStore:
             ),
         )
         outcome = training.run()
-        if outcome.weights:
-            training.load(outcome.weights)
         return training.model, {
             "settings": self._settings(run),
             **outcome.figures(),

@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,10 @@ class Outcome:
     seconds: float
     answers: np.ndarray
     """Of `evaluate`, at `best`."""
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    """State of the whole classifier at `best`, on the CPU, if it was asked for."""
 
     def figures(self) -> dict[str, Any]:
-        """Return all but the weights, for the file of the run's result; the answers as text."""
-        found = {name: value for name, value in vars(self).items() if name != "weights"}
-        return found | {"answers": to_text(self.answers)}
+        """Return all of it for the file of the run's result; the answers as text."""
+        return vars(self) | {"answers": to_text(self.answers)}
 
 
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
@@ -79,7 +76,7 @@ class Execution:
     """Called after every step; 0 to continue, or the exit status to stop with: Interrupted is raised once the
     checkpoint is written."""
     keep_weights: bool = False
-    """Have `Outcome.weights`."""
+    """Leave the model at its best, for `FineTuning.logits`; else it is left at its end."""
 
 
 class FineTuning:
@@ -152,15 +149,13 @@ class FineTuning:
             if code:
                 raise Interrupted(code)
         best = self.curve[self._best()]
-        return Outcome(best, self.curve, self.seconds, self.best_answers, self.best_weights)
+        if self.execution.keep_weights:
+            self.model.load_state_dict(self.best_weights)
+        return Outcome(best, self.curve, self.seconds, self.best_answers)
 
     def logits(self, data: Encoded) -> np.ndarray:
         """Return logits float32[N, C] of the model as it is, without dropout, in the order of `data`."""
         return logits_of(self.model, data, self.execution.token_budget, self.execution.precision)
-
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Put `Outcome.weights` back into the model, for `logits`."""
-        self.model.load_state_dict(weights)
 
     def update(self, rows: np.ndarray) -> Tensor:
         """Update the model on these examples; return their mean loss, on the device."""
