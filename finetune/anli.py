@@ -253,7 +253,6 @@ def evaluate(
                 evaluate_every=EVALUATE_EVERY,
             )
             outcome = training.run()
-            training.load(outcome.weights)
             _, test, answers = _accuracies(training.logits, evaluated, "test")
             entry = {
                 "settings": settings | {"seed": seed},

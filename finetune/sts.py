@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -29,7 +28,6 @@ from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator, StsResults
 from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably, require_writable_file, to_json
 
 POOLINGS = ("cls", "mean")
 """The poolings evaluated where none is named and the model does not bring its own."""
@@ -66,8 +64,9 @@ def evaluation_of(
         evaluation.notes.append(f"vectors cut to their first {dimension} coordinates")
     for task, score in scores.items():
         plain = {key: float(value) for key, value in score.items() if isinstance(value, float)}
+        details = {"subsets": score["subsets"], "pairs": score["pairs"]}
         answers = Answers.of(pairs[f"{task}/{name}"], pairs[f"{task}/gold"], "spearman", task)
-        evaluation.add(task, "spearman_all", plain, answers=answers, subsets=score["subsets"])
+        evaluation.add(task, "spearman_all", plain, answers=answers, **details)
         evaluation.expect_size(task, "pairs", score["pairs"], OFFICIAL_PAIRS[task])
     if scores.average is not None:
         evaluation.add("average of 7 STS", "mean", {"mean": scores.average})
@@ -83,8 +82,6 @@ def main(
     eval_data: EvalData = "",
     precision: VectorPrecision = "fp32",
     out: Out = "",
-    json_file: str = "",
-    pair_file: str = "",
 ) -> None:
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
@@ -99,12 +96,7 @@ def main(
         dimensions: numbers by commas: also score vectors cut to their first N coordinates, as
             a model trained with objective.matryoshka is used; without it, whole vectors.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
-        json_file: write all scores into this one file; results go to a folder only with --out then.
-        pair_file: also write every pair's gold score and cosine, as TASK/gold and TASK/POOLING of this npz
-            file, from which a sweep computes intervals of differences.
     """
-    for flag, file in (("--json-file", json_file), ("--pair-file", pair_file)):
-        require_writable_file(file, flag)
     evaluator = StsEvaluator(eval_data or None)
     started = time.monotonic()
     chosen = evaluator.choose(tasks or None)  # before torch and the model are loaded: names may be wrong
@@ -113,7 +105,7 @@ def main(
     poolings = parse_poolings(pooling) if pooling else []
     first = poolings[0] if poolings else ""
     opened = open_model(model, first, quiet=len(poolings) != 1, precision=precision)
-    folder = folder_for(opened, out) if out or not json_file else None
+    folder = folder_for(opened, out)
     encode_poolings = opened.encode_poolings
     if opened.head is not None and encode_poolings is not None and len(poolings) != 1:
         trained = f"{opened.trained_pooling} pooling goes through it, others without it"
@@ -139,15 +131,6 @@ def main(
 
     results = evaluator.evaluate_poolings(embed, chosen, pairs)
     print(headline_table(results))
-    if pair_file:
-        make_folder(Path(pair_file).parent)
-        pairs.write(Path(pair_file))
-    if json_file:
-        make_folder(Path(json_file).parent)
-        content = {"model": model, "precision": opened.precision, "results": results}
-        replace_durably(Path(json_file), to_json(content))
-    if folder is None:
-        return
     seconds = time.monotonic() - started
     for name, scores in results.items():
         evaluation = evaluation_of(opened, name, scores, pairs, dimension_of[name])

@@ -90,13 +90,12 @@ class Run:
         Args:
             name: an evaluation, `clearly NAME` with `_` for `-` (docs/evaluation.md), or one of `SUITES`.
             eval_data: folder of the benchmarks; None: the one that CLEAR_DATA names.
-            out: folder for the figures; None: RUN/report, where `clearly report RUN` finds them, and
-                RUN/sts.json.
+            out: folder for the figures; None: RUN/report, where `clearly report RUN` finds them.
             flags: of `clearly NAME`, with `_` for `-`: `pooling="mean"`, `tasks=["STS-B"]`.
 
         Returns:
-            What the command writes as JSON. Of `sts` that is what `--json-file` writes: {"model": its name,
-            "results": {pooling: {task: {"spearman_all": Spearman x 100, ...}}}}. Of others {"tasks": {task:
+            Of `sts` {"model": its name, "results": {pooling: {task: {"spearman_all": Spearman x 100, ...}}}}.
+            Of others what the command writes as JSON: {"tasks": {task:
             {"metric": name, "value": figure, "scores": {...}}}, "complete": whether it is comparable with
             published figures, "notes": why not, ...} (`finetune.results`).
 
@@ -110,17 +109,14 @@ class Run:
         if name not in SUITES and find_spec(f"finetune.{name}") is None:
             raise UserError(f"there is no evaluation {name!r}: docs/evaluation.md lists them")
         export_of(str(self.folder))  # a run without weights is refused before the process starts
-        is_sts = name == "sts"
-        folder = Path(out or (self.folder if is_sts else self.folder / "report"))
-        given = flags | {"out": out or self.folder / "report"}
-        if is_sts:
-            given["json_file"] = folder / "sts.json"
+        folder = Path(out or self.folder / "report")
+        given = flags | {"out": folder}
         if name in SUITES:
             given["suite"] = name
         if eval_data is not None:
             given["eval_data"] = eval_data
         module = "evaluate" if name in SUITES else name
-        written_as = {"evaluate": "eval.json", "sts": "sts.json"}.get(module, f"{name}*.json")
+        written_as = "eval.json" if name in SUITES else f"{name}*.json"
         before = _stamps(folder, written_as)
         words = [str(self.folder), *(f"--{key}={_as_flag(value)}" for key, value in given.items())]
         run_to_end(f"finetune.{module}", words, "The same call starts it again, or continues it")
@@ -129,7 +125,11 @@ class Run:
         written = [path for path in after if name in SUITES or before.get(path) != after[path]]
         if not written:
             raise UserError(f"{name} of {self.folder} wrote no figures; what it printed says why")
-        return json.loads(max(written, key=after.__getitem__).read_text("utf-8"))
+        found = [json.loads(path.read_text("utf-8")) for path in sorted(written, key=after.__getitem__)]
+        if name != "sts":
+            return found[-1]
+        results = {one["pooling"]: _sts_scores(one["tasks"]) for one in found}
+        return {"model": found[-1]["model"], "results": results}
 
     def export(self, out: str | Path | None = None, step: int | str = "latest") -> Path:
         """Write a checkpoint's encoder as a folder that transformers and sentence-transformers load.
@@ -336,6 +336,12 @@ def _as_flag(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _sts_scores(tasks: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the scores of all tasks but the average, with what is told of their subsets."""
+    found = {task: one["scores"] | one["details"] for task, one in tasks.items()}
+    return {task: scores for task, scores in found.items() if "subsets" in scores}
 
 
 def _stamps(folder: Path, pattern: str) -> dict[Path, int]:

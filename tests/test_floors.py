@@ -59,8 +59,9 @@ MAY_IMPORT = {
     "pretrain.prepare pretrain.benchmarks finetune",
     "pretrain.api": "pretrain.config pretrain.telemetry pretrain.data pretrain.export pretrain.start.encoder "
     "finetune.encoders",
-    # starts runs and evaluations, and imports neither
-    "pretrain.commands.sweep": "pretrain.config pretrain.telemetry pretrain.benchmarks pretrain.watch",
+    # starts runs and evaluations, and imports neither; it reads the answers that evaluations keep
+    "pretrain.commands.sweep": "pretrain.config pretrain.telemetry pretrain.benchmarks pretrain.watch "
+    "finetune.answers",
     "pretrain.commands.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model "
     "pretrain.data pretrain.objectives pretrain.step",
     "pretrain.commands": "augment pretrain finetune",

@@ -1,31 +1,21 @@
 """Differences of models on the examples of evaluations that keep their answers, with intervals over them."""
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from finetune.answers import MEAN, Answers
-from finetune.encoders.models import EmbeddingModel
+from finetune.answers import resampled_effects
 from finetune.nanobeir import THIRTEEN
 from finetune.report.sources import Subject
 from finetune.report.tables import Block, Cell, Table, TableRow
 from finetune.results import Evaluation, TaskResult, figure_text
 from finetune.senteval.tasks import TRANSFER
 from finetune.tuning.tasks import TABLE_1
-from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
-from pretrain.telemetry.intervals import (
-    LEVEL,
-    RESAMPLES,
-    Interval,
-    centred_ranks,
-    correlation,
-    draws,
-    interval,
-    interval_text,
-)
+from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, interval, interval_text
 
 AVERAGES = {
     "average of 7 STS": SEVEN_TASKS,
@@ -60,19 +50,6 @@ class Compared:
         return content | ({"reason": self.reason} if self.reason else {})
 
 
-def sts_evaluation(model: EmbeddingModel, evaluator: StsEvaluator, tasks: Sequence[str]) -> Evaluation:
-    """Return a model's figures of STS tasks, with every pair's cosine."""
-    pairs = PairScores()
-    (scores,) = evaluator.evaluate_poolings(
-        lambda texts: {model.pooling: model.encode(texts)}, evaluator.choose(tasks), pairs
-    ).values()
-    found = Evaluation.of("sts", model, "cosine, Spearman, all pairs")
-    for task, one in scores.items():
-        answers = Answers.of(pairs[f"{task}/{model.pooling}"], pairs[f"{task}/gold"], "spearman", task)
-        found.add(task, "spearman", {"spearman": one["spearman_all"]}, answers=answers)
-    return found
-
-
 OfTask = dict[str, Compared]
 """Model -> its figure, for the models that have one; the first model is one of them."""
 
@@ -97,16 +74,12 @@ def choose_poolings(subjects: Mapping[str, Subject], pooling: str) -> dict[str, 
     """Return model -> evaluation -> figures: of `pooling`, else of the model's own, else of one there is."""
     chosen: dict[str, dict[str, Evaluation]] = {}
     for label, subject in subjects.items():
-        by_name: dict[str, list[Evaluation]] = {}
-        for (name, _), evaluation in subject.evaluations.items():
-            by_name.setdefault(name, []).append(evaluation)
-        chosen[label] = {
-            name: min(
-                several,
-                key=lambda one: (one.pooling != pooling, one.pooling != (one.trained_pooling or "mean")),
-            )
-            for name, several in by_name.items()
-        }
+        best_first = sorted(
+            subject.evaluations.values(),
+            key=lambda one: (one.pooling != pooling, one.pooling != (one.trained_pooling or "mean")),
+        )
+        by_name = {one.evaluation: one for one in best_first[::-1]}
+        chosen[label] = {name: by_name[name] for name, _ in subject.evaluations}
     return chosen
 
 
@@ -122,7 +95,9 @@ def _of_evaluation(name: str, by_model: Mapping[str, Evaluation]) -> dict[str, O
             drawn[task] = _average(AVERAGES[task], drawn)
             reasons = dict.fromkeys(of_models, "not all of its tasks have an interval")
         else:
-            drawn[task], reasons = _resampled_effects(f"{name} {task}", of_models)
+            answers = {model: one.answers for model, one in of_models.items()}
+            names = (f"{name} {task}/{part}" for part in itertools.count())
+            drawn[task], reasons = resampled_effects(names, answers, first)
         found[task] = {
             model: _compared(
                 one, result, drawn[task].get(model), drawn[task].get(first), reasons.get(model, "")
@@ -143,38 +118,6 @@ def _compared(
     if noise is None or of_first is None:
         return Compared(one.metric, one.value, reason=reason)
     return Compared(one.metric, one.value, interval(one.value - first.value, None, noise - of_first))
-
-
-def _resampled_effects(
-    name: str, of_models: Mapping[str, TaskResult]
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return model -> what each draw adds to its figure, float64[B], and model -> why there is none."""
-    first, *others = of_models
-    answers: dict[str, Answers] = {}
-    reasons: dict[str, str] = {}
-    for model, result in of_models.items():
-        if isinstance(result.answers, Answers):
-            answers[model] = result.answers
-        else:
-            reasons[model] = result.answers or "its answers were not kept; evaluate it again"
-    if first not in answers:
-        return {}, {model: reasons.get(model, f"of {first}: {reasons[first]}") for model in others}
-    for model in others:
-        if model in answers and (why := _why_not_paired(answers[first], answers[model])):
-            reasons[model] = why
-            del answers[model]
-    figures = resampled_figures(name, list(answers.values()))
-    return {model: draws[:-1] - draws[-1] for model, draws in zip(answers, figures, strict=True)}, reasons
-
-
-def _why_not_paired(first: Answers, other: Answers) -> str:
-    """Return why answers cannot be paired; "" where they can."""
-    if (first.data, len(first.gold)) != (other.data, len(other.gold)):
-        sizes = f": {len(other.gold):,}, not {len(first.gold):,}" * (len(first.gold) != len(other.gold))
-        return f"not the same examples in the same order as the first model's{sizes}"
-    if (first.metrics, first.parts) != (other.metrics, other.parts):
-        return f"scored by {', '.join(other.metrics)}, not by {', '.join(first.metrics)}"
-    return ""
 
 
 def _average(tasks: Sequence[str], drawn: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -235,60 +178,3 @@ def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
                 for task, one in rows.items()
             ]
     return lines
-
-
-# -- a task's figure on draws of its examples: a draw is a count for each example, so that a metric is a few
-# products of matrices for all draws at once; definitions as in `finetune.tuning.metrics`
-
-
-Metric = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""From counts float64[B, N], answers [N] and gold [N] to the figure of each draw, float64[B]."""
-
-
-def resampled_figures(name: str, models: Sequence[Answers], resamples: int = RESAMPLES) -> np.ndarray:
-    """Return the figure x 100 of a task for M models on each draw and, last, as is: float64[M, B + 1]."""
-    first = models[0]
-    sizes = first.parts or (len(first.gold),)
-    ends = np.cumsum(sizes)
-    figures = [np.zeros((len(one.predicted), resamples + 1)) for one in models]
-    for number, (size, end) in enumerate(zip(sizes, ends, strict=True)):
-        part = slice(end - size, end)
-        start = 0
-        for counts in draws(f"{name}/{number}", size, resamples):
-            rows = slice(start, start + len(counts))
-            for one, found in zip(models, figures, strict=True):
-                for run, answers in enumerate(one.predicted):
-                    of_metrics = [METRICS[key](counts, answers[part], one.gold[part]) for key in one.metrics]
-                    found[run, rows] += np.mean(of_metrics, axis=0) / len(sizes)
-            start += len(counts)
-    return 100 * np.stack(
-        [_OVER[one.over](found, axis=0) for one, found in zip(models, figures, strict=True)]
-    )
-
-
-def _f1(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Of class 1; 0 where neither side has it."""
-    both, either = counts @ ((predicted == 1) & (gold == 1)), counts @ ((predicted == 1) * 1.0 + (gold == 1))
-    return 2 * both / np.where(either == 0, 1, either)
-
-
-def _matthews(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Gorodkin 2004, R_K, for any number of classes; 0 where one side is constant."""
-    classes = np.unique(np.concatenate([predicted, gold]))
-    total, right = counts.sum(1), counts @ (predicted == gold)
-    answered, true = (counts @ (side[:, None] == classes) for side in (predicted, gold))
-    spread = (total**2 - (answered**2).sum(1)) * (total**2 - (true**2).sum(1))
-    return (right * total - (answered * true).sum(1)) / np.sqrt(np.where(spread <= 0, np.inf, spread))
-
-
-METRICS: Mapping[str, Metric] = {
-    "accuracy": lambda counts, predicted, gold: counts @ (predicted == gold) / counts.sum(1),
-    "f1": _f1,
-    "matthews": _matthews,
-    "pearson": lambda counts, *sides: correlation(
-        counts, *(np.broadcast_to(one, counts.shape) for one in sides)
-    ),
-    "spearman": lambda counts, *sides: correlation(counts, *(centred_ranks(one, counts) for one in sides)),
-    MEAN: lambda counts, predicted, gold: counts @ predicted / counts.sum(1),
-}
-_OVER: Mapping[str, Callable[..., np.ndarray]] = {"mean": np.mean, "median": np.median}

@@ -52,7 +52,6 @@ def fetch(name: str, eval_data: EvalData, *, source: str = "", replace: bool = F
         replace: also write files that are there; they stay otherwise.
     """
     from finetune.data import catalogue
-    from finetune.data import fetch as hub
 
     require_writable(eval_data, "EVAL_DATA")
     root = Path(eval_data)
@@ -60,7 +59,7 @@ def fetch(name: str, eval_data: EvalData, *, source: str = "", replace: bool = F
     if len(chosen) != 1:
         names = ", ".join(one.name for one in chosen)
         raise UserError(f"{name!r} is {len(chosen)} sets; fetch them one by one: {names}")
-    for line in hub.fetch(chosen[0].name, root, source, replace):
+    for line in catalogue.fetch(chosen[0].name, root, source, replace):
         print(line, file=sys.stderr)
     print(catalogue.report(chosen[0], root, len(chosen[0].name)))
     return 0

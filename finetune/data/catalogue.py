@@ -1,15 +1,245 @@
-"""Every data set that an evaluation declares, and which of its files a data folder holds."""
+"""Every data set that an evaluation declares: what a data folder holds of it, and fetching it from the hub.
 
+Only sets are fetched of which the hub has what the published files hold, or what they were made from: its
+STS benchmark (mteb's) is raw text, where SentEval's files are Moses tokens in lower case, and would be
+counted as complete and score otherwise.
+
+A source is a name on the hub or a folder in the hub's own formats (parquet, jsonl, csv; with a README.md that
+names configurations, or files named after their splits), for machines that get their data otherwise. Files
+that are there stay unless they are to be replaced; each new one appears whole or not at all.
+"""
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from finetune import anli, clustering, nli_distance, zh_sts
-from finetune.data.fetch import HUB
+from finetune.encoders.source import reach_hub
 from finetune.intents import sets as intents
 from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue
+from finetune.tuning.tasks import NLI, TASKS, ZERO_ONE, GlueTask
 from pretrain.benchmarks import sts_tasks as sts
 from pretrain.benchmarks.files import known_name, locate
 from pretrain.benchmarks.sets import DataSet
+from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder, replace_durably
+
+Row = Mapping[str, Any]
+_LABELS = {"label": NLI}
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a split is written into, a line for each row."""
+
+    path: str
+    """Below the data folder."""
+    line: Callable[[int, Row], str]
+    """Of a row, and its number."""
+    header: str = ""
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """Where the hub has a set and how each of its splits is written."""
+
+    source: str
+    splits: Mapping[str, tuple[File, ...]]
+    """Split on the hub -> its files."""
+    columns: Iterable[str]
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Label columns and the words for 0, 1, ...; a column that carries its own words keeps them."""
+    configuration: str | None = None
+    data_files: str | None = None
+
+
+def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> list[str]:
+    """Write what the data folder lacks of a set of HUB, from `source` or its own; return a line a file."""
+    if name not in HUB:
+        raise UserError(f"{name} is not on the hub in a form that can be written; there are {', '.join(HUB)}")
+    hub_set = HUB[name]
+    messages = []
+    for split, files in hub_set.splits.items():
+        wanted = [file for file in files if replace or not (root / file.path).exists()]
+        there = (root / file.path for file in files if file not in wanted)
+        messages += [f"{path} is there already; --replace writes it anew" for path in there]
+        rows = _load(hub_set, split, source or hub_set.source) if wanted else []
+        for file in wanted:
+            lines = [file.line(number, row) for number, row in enumerate(rows)]
+            text = "".join(f"{line}\n" for line in [*filter(None, [file.header]), *lines])
+            make_folder((root / file.path).parent)
+            replace_durably(root / file.path, text.encode())
+            messages.append(f"{root / file.path}: {len(rows):,} rows")
+    return messages
+
+
+def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
+    """Read the rows of one split, label numbers as words."""
+    from datasets import ClassLabel, get_dataset_config_names, load_dataset
+
+    source = os.path.expanduser(source)
+    local = Path(source).is_dir()
+    if not local and source.startswith((".", "/", "~")):
+        raise UserError(f"--source {source}: there is no such folder")
+    if not local:
+        reach_hub(source, "give --source FOLDER with the set's parquet or jsonl files")
+    try:
+        configuration = hub_set.configuration
+        if local and configuration not in get_dataset_config_names(source):
+            configuration = None  # a folder that holds this configuration alone
+        rows = load_dataset(
+            source, configuration, split=split, data_files=None if local else hub_set.data_files
+        )
+    # offline, no such set, split or file: all of these
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = (str(error) or repr(error)).splitlines()[0]
+        what = f"cannot load the split {split!r} of {source}"
+        raise UserError(f"{what}: {reason}. Without network, give --source FOLDER") from error
+    absent = [column for column in hub_set.columns if column not in rows.column_names]
+    if absent:
+        there = ", ".join(rows.column_names)
+        raise UserError(f"{source}, split {split!r}: no column {absent[0]!r}; it has {there}")
+    words = {column: names for column, names in hub_set.names.items() if column in rows.column_names}
+    for column in words:
+        if isinstance(rows.features[column], ClassLabel):
+            words[column] = tuple(rows.features[column].names)
+    return [
+        dict(row) | {column: _word(row[column], names) for column, names in words.items()} for row in rows
+    ]
+
+
+def _word(value: Any, names: tuple[str, ...]) -> str | None:
+    """Return the word of a label number; None for -1, which the hub writes where there is no label."""
+    if isinstance(value, str):
+        return value
+    if value is None or value == -1:
+        return None
+    if not 0 <= value < len(names):
+        raise UserError(f"a label is {value}; there are words for 0 to {len(names) - 1}")
+    return names[value]
+
+
+# -- writing -----------------------------------------------------------
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a cell of a tsv file, which has no way to hold a tab or line end."""
+    return re.sub(r"[\t\r\n]", " ", str(value))
+
+
+def _csv_line(cells: Iterable[str]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerow(cells)
+    return stream.getvalue()[:-1]
+
+
+def _csv(path: str, columns: Mapping[str, str]) -> File:
+    """Return a csv file. columns: title -> column on the hub."""
+    return File(path, lambda _, row: _csv_line(row[name] for name in columns.values()), _csv_line(columns))
+
+
+def _jsonl(path: str, content: Callable[[Row], dict[str, Any]]) -> File:
+    return File(path, lambda _, row: json.dumps(content(row), ensure_ascii=False))
+
+
+def _glue(task: GlueTask) -> HubSet:
+    """Describe a GLUE task: of the official columns those that the hub has."""
+    first, second, label = task.columns
+    titles = [first] if second is None else [first, second]
+    texts = dict(zip(titles, _GLUE_TEXTS.get(task.name, titles)))
+    splits = {}
+    for split in task.sizes:
+        columns = {"index": "idx", **texts} | ({} if split.startswith("test") else {label: "label"})
+        if task.headerless is not None and not split.startswith("test"):
+            line = lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}"  # noqa: E731
+            splits[split] = File(task.file(split), line)
+        else:
+            splits[split] = _tsv(task.file(split), columns)
+    return HubSet(
+        "nyu-mll/glue",
+        {split.replace("dev", "validation"): (file,) for split, file in splits.items()},
+        ["idx", *texts.values(), *(["label"] if task.name != "AX" else [])],
+        {} if task.labels in ((), ZERO_ONE) else {"label": task.labels},
+        task.name.lower().replace("-", ""),
+    )
+
+
+def _tsv(path: str, columns: Mapping[str, str]) -> File:
+    """Return a tsv file. columns: title -> column on the hub."""
+    return File(
+        path, lambda _, row: "\t".join(_cell(row[name]) for name in columns.values()), "\t".join(columns)
+    )
+
+
+def _anli(number: int, part: str) -> File:
+    keys = {"uid": "uid", "context": "premise", "hypothesis": "hypothesis"}
+    return _jsonl(
+        f"ANLI/R{number}/{part}.jsonl",
+        lambda row: {key: row[name] for key, name in keys.items()} | {"label": row["label"][0]},
+    )
+
+
+def _chinese(part: str) -> File:
+    def line(number: int, row: Row) -> str:
+        first, second = _cell(row["sentence1"]), _cell(row["sentence2"])
+        return f"{part}-{number:04d}||{first}||{second}||{row['score']:g}"
+
+    return File(f"zh/STS-B/cnsd-sts-{part}.txt", line)
+
+
+_GLUE_TEXTS = {"MRPC": ("sentence1", "sentence2")} | dict.fromkeys(("MNLI", "AX"), ("premise", "hypothesis"))
+"""Columns of texts on the hub, where they are not called as in the official files."""
+_TRAIN_DEV_TEST = {"train": "train", "validation": "dev", "test": "test"}
+_NLI = ("premise", "hypothesis", "label")
+_TRIPLET = ("sent0", "sent1", "hard_neg")
+
+HUB: dict[str, HubSet] = {
+    **{f"GLUE/{name}": _glue(task) for name, task in TASKS.items()},
+    "intents/BANKING77": HubSet(
+        "mteb/banking77",
+        {
+            part: (_csv(f"intents/BANKING77/{part}.csv", {"text": "text", "category": "label_text"}),)
+            for part in ("train", "test")
+        },
+        ("text", "label_text"),
+    ),
+    **{
+        f"ANLI/R{number}": HubSet(
+            "facebook/anli",
+            {f"{part}_r{number}": (_anli(number, part),) for part in ("train", "dev", "test")},
+            ("uid", *_NLI),
+            _LABELS,
+        )
+        for number in (1, 2, 3)
+    },
+    "NLI/SimCSE": HubSet(
+        "princeton-nlp/datasets-for-simcse",
+        {"train": (_csv("NLI/nli_for_simcse.csv", dict(zip(_TRIPLET, _TRIPLET))),)},
+        _TRIPLET,
+        data_files="nli_for_simcse.csv",
+    ),
+    "NLI/MNLI-dev": HubSet(
+        "nyu-mll/glue",
+        {"validation_matched": (_jsonl("NLI/mnli_dev.jsonl", lambda row: {key: row[key] for key in _NLI}),)},
+        _NLI,
+        _LABELS,
+        "mnli",
+    ),
+    "zh/STS-B": HubSet(
+        "mteb/STSB",
+        {split: (_chinese(part),) for split, part in _TRAIN_DEV_TEST.items()},
+        ("sentence1", "sentence2", "score"),
+    ),
+}
+
+# -- what a folder holds -----------------------------------------------
 
 CATALOGUE: tuple[DataSet, ...] = tuple(
     one

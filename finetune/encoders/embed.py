@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from augment.core.pretrained import pretrained, pretrained_model
+from finetune.encoders.padded import tokenized
 from finetune.encoders.source import OWN_MODULES, ModelSource
 from pretrain.common.errors import UserError
 from pretrain.export.sentence_transformers import unpooled_prompts
@@ -67,7 +68,9 @@ def embed_poolings(
     once for each distinct second hidden state that the poolings need: `cls`, `mean` and one other share a
     pass. token_budget: of one pass; moves results by rounding only.
     """
-    rows = _tokenize(tokenizer, sentences, min(max_length or encoder.max_positions, encoder.max_positions))
+    longest = min(max_length or encoder.max_positions, encoder.max_positions)
+    parts = tokenized(tokenizer, sentences, truncation=True, max_length=longest)
+    rows = [np.asarray(ids, np.int64) for part in parts for ids in part["input_ids"]]
     return embed_rows(encoder, rows, poolings, token_budget)
 
 
@@ -111,10 +114,6 @@ class PackedModel:
         own = source.modules.interface.max_length if source.modules is not None else None
         longest = min(filter(None, (max_length, own, encoder.max_positions)))
         return cls(encoder, tokenizer, longest, token_budget, pooling in (POOLER, OWN_MODULES))
-
-    @property
-    def batch(self) -> str:
-        return f"{self.token_budget:,} tokens"
 
     def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
         names = [self.encoder.pooling] if self.single else poolings
@@ -162,22 +161,6 @@ def load_pooler(source: str | Path) -> ProjectionHead:
     head = simcse_head(model.config.hidden_size)
     head.layers[0].load_state_dict(pooler.dense.state_dict())
     return head.eval()
-
-
-def _tokenize(tokenizer: Any, sentences: Sequence[str], max_length: int) -> list[np.ndarray]:
-    rows: list[np.ndarray] = []
-    # an Encoding costs some hundred bytes a token until it is let go
-    for start in range(0, len(sentences), 4096):
-        encoded = tokenizer(
-            list(sentences[start : start + 4096]),
-            truncation=True,
-            max_length=max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )
-        rows += [np.asarray(ids, np.int64) for ids in encoded["input_ids"]]
-    return rows
 
 
 def _passes(poolings: Sequence[str]) -> dict[int | None, list[str]]:

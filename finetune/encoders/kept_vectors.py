@@ -4,7 +4,6 @@ The folder that the environment's CLEAR_VECTORS names holds a folder for
 everything that a vector depends on beside its text, and in it files of some thousand vectors each.
 Everything may be removed at any time; what is missing is encoded again.
 
-    key.json                        what the folder is of, for people
     3f0c...e1.vectors               MAGIC, checksum, N, d, N digests of texts (16 bytes each), float32[N, d]
 
 A file is written beside its place and renamed, and its checksum covers the rest, so that neither a killed
@@ -29,7 +28,7 @@ import numpy as np
 import xxhash
 
 from finetune.encoders.source import ModelSource, cached_folder
-from pretrain.common.files import make_folder, remove_file, replace_durably, sha256_of, to_json
+from pretrain.common.files import make_folder, remove_file, replace_durably, sha256_of
 from pretrain.telemetry.formats import format_seconds
 
 MAGIC = b"vectors1"
@@ -62,7 +61,6 @@ class KeptVectors:
 
     root: Path
     circumstances: Mapping[str, Any]
-    name: str = ""
     _digests: dict[Path, frozenset[bytes]] = field(default_factory=dict)
     """File that was read or written -> digests of its texts."""
 
@@ -83,7 +81,7 @@ class KeptVectors:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
-        return cls(root, circumstances, source.name)
+        return cls(root, circumstances)
 
     def folder(self, pooling: str) -> Path:
         """Return the folder of the vectors of a pooling."""
@@ -140,9 +138,6 @@ class KeptVectors:
         path = folder / f"{uuid.uuid4().hex}{SUFFIX}"
         try:
             make_folder(folder)
-            if not (folder / "key.json").is_file():
-                key = {"model": self.name, "pooling": pooling, **self.circumstances}
-                replace_durably(folder / "key.json", to_json(key))
             replace_durably(path, file_content(names, vectors))
         except OSError as error:
             print(f"note: vectors are not kept: {error}", file=sys.stderr)

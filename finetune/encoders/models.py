@@ -21,7 +21,7 @@ from augment.core.errors import AugmentationError, CannotLoad
 from augment.core.own_code import load
 from augment.core.pretrained import pretrained, require_weights
 from finetune.encoders.kept_vectors import KeptVectors
-from finetune.encoders.padded import PaddedModel, open_padded, open_sentence_transformer, token_counts
+from finetune.encoders.padded import PaddedModel, open_padded, open_sentence_transformer, tokenized
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, resolve
 from pretrain.benchmarks.distinct import EmbedFunction, distinct
 from pretrain.common.errors import UserError
@@ -41,12 +41,12 @@ class Function:
     """A Python function that makes vectors, with what `PackedModel` and `PaddedModel` have.
 
     longest: most tokens of a text; None: no limit is known, and no tokenizer. single: whether it has one way
-    to make vectors, whatever pooling is named. batch: of what a pass consists at most, "64 sentences".
+    to make vectors, whatever pooling is named.
     """
 
     function: EmbedFunction
     longest = tokenizer = None
-    single, batch = True, ""
+    single = True
 
     def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
         return dict.fromkeys(poolings, self.function(list(texts)))
@@ -72,8 +72,7 @@ class EmbeddingModel:
 
     def __repr__(self) -> str:
         """Say in a line what it is: the weights of an encoder would fill a notebook's page."""
-        batch = f", at most {self.runs.batch} a pass" if self.runs.batch else ""
-        return f"<{self.name}: pooling {self.pooling}, {self.precision}{batch}>"
+        return f"<{self.name}: pooling {self.pooling}, {self.precision}>"
 
     def encode(self, sentences: Sequence[str], prompt: str | None = None) -> np.ndarray:
         """Return finite float32[N, d]; each distinct sentence is encoded once, behind the prompt, if any."""
@@ -87,10 +86,6 @@ class EmbeddingModel:
         if prompt and not pools and prompt not in self.prompts.values():
             own = ", ".join(map(repr, filter(None, self.prompts.values()))) or "none"
             raise UserError(f"{self.name} leaves prompts out of its mean: give one of {own}, not {prompt!r}")
-
-    def without_prompt(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return `encode` of sentences as they are."""
-        return self.encode(sentences, "")
 
     @property
     def encode_poolings(self) -> Callable[[Sequence[str], Sequence[str]], Mapping[str, np.ndarray]] | None:
@@ -194,9 +189,8 @@ class EmbeddingModel:
             return 0
         # a token has a byte at least: what is this short need not be tokenised
         few = [one for one in self._prompted(texts, self.document_prompt) if len(one.encode()) + 2 > longest]
-        parts = (few[start : start + 4096] for start in range(0, len(few), 4096))
-        counts = (count for part in parts for count in token_counts(self.runs.tokenizer, part))
-        return sum(count > longest for count in counts)
+        parts = tokenized(self.runs.tokenizer, few, truncation=False, verbose=False)
+        return sum(len(row) > longest for part in parts for row in part["input_ids"])
 
     @property
     def remark(self) -> str | None:

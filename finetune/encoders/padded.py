@@ -22,7 +22,7 @@ class PaddedModel:
 
     def __init__(self, load: Callable[[str], Any], pooling: str, batch_size: int):
         self._load, self._batch_size = cache(load), batch_size
-        self.single, self.batch = pooling == OWN_MODULES, f"{batch_size:,} sentences"
+        self.single = pooling == OWN_MODULES
         model = self._load(pooling)
         longest = model.max_seq_length
         self.longest = None if longest is None or math.isinf(longest) else longest
@@ -52,10 +52,18 @@ class PaddedModel:
         return vectors
 
 
-def token_counts(tokenizer: Any, texts: Sequence[str]) -> list[int]:
-    """Return the tokens of each text before it is cut, special ones included."""
-    ids = tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
-    return [len(row) for row in ids]
+def tokenized(
+    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None = None, **settings: Any
+) -> Iterator[Any]:
+    """Yield what a tokenizer makes of some thousand texts, or pairs of them, at a time, without padding.
+
+    An Encoding costs some hundred bytes a token until it is let go.
+    """
+    settings = {"padding": False, "return_attention_mask": False, "return_token_type_ids": False} | settings
+    for start in range(0, len(texts), 4096):
+        part = slice(start, start + 4096)
+        second = {} if pairs is None else {"text_pair": list(pairs[part])}
+        yield tokenizer(list(texts[part]), **second, **settings)
 
 
 def open_sentence_transformer(source: ModelSource, max_length: int | None) -> Any:

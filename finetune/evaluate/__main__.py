@@ -20,12 +20,12 @@ from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model, pooling_of
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, not_on_hub, resolve
-from finetune.evaluate.results import EvaluationRecord
 from finetune.evaluate.running import SECONDS_TO_END, ProcessResult, run_units
 from finetune.evaluate.suites import (
     MTEB,
     NOT_THERE,
     EvaluationJob,
+    EvaluationRecord,
     reasons_to_skip,
     skipped_lines,
     suite_named,

@@ -19,12 +19,11 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 
 
-def draw(folder: Path, *, only: cli.Names = ()) -> None:
+def draw(folder: Path) -> None:
     """Draw the figures of a sweep that has been tabulated.
 
     Args:
         folder: of the sweep's table: runs/sweeps/NAME.
-        only: names of figures, by commas; default: all of the file.
     """
     from finetune.figures.drawing import NotThere, to_png
     from finetune.figures.tables import DRAWERS
@@ -34,13 +33,10 @@ def draw(folder: Path, *, only: cli.Names = ()) -> None:
         raise UserError(f"{path} is not there: it is the table of a sweep, made by `clearly sweep`")
     content = json.loads(path.read_text())
     figures: dict[str, Any] = content.get("figures", {})
-    if unknown := [name for name in only if name not in figures]:
-        raise UserError(f"--only {unknown[0]!r}: this sweep has {', '.join(figures) or 'no figures'}")
     place = folder / "figures"
     make_folder(place)
-    for name in only or figures:
+    for name, figure in figures.items():
         try:
-            figure = figures[name]
             picture = DRAWERS[figure["kind"]](content, figure)
         except NotThere as reason:
             print(f"{name} is not drawn: {reason}")

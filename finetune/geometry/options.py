@@ -13,8 +13,7 @@ class GeometryOptions(BaseModel, frozen=True):
     eval_data: EvalData = ""
     neighbours: cli.Names = Field(
         ("stackoverflow",),
-        description="sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, "
-        "HWU64 of intents/. VaSCL's figure is of stackoverflow alone",
+        description="files of clustering/ for the neighbourhoods, by commas; VaSCL has stackoverflow alone",
     )
     text_file: str = Field(
         "", description="sentences to augment, one a line (.gz too); default: those of STS-B"

@@ -18,7 +18,6 @@ from finetune.figures.drawing import histogram, to_png
 from finetune.geometry import measures, plots
 from finetune.geometry.augmentations import AugmentedSentences, compare, default_specifications
 from finetune.geometry.options import GeometryOptions
-from finetune.intents import sets as intents
 from finetune.results import Evaluation
 from pretrain.benchmarks.files import csv_columns, data_root, evenly_spaced, find, read_sentences
 from pretrain.benchmarks.sts_tasks import StsFiles
@@ -116,25 +115,16 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
 
 
 def read_neighbourhoods(options: GeometryOptions) -> dict[str, tuple[list[str], list[str]]]:
-    names = [name.upper() if name.upper() in intents.SETS else name for name in options.neighbours]
-    return {name: _read_labelled(name, options.eval_data) for name in names}
-
-
-def _read_labelled(name: str, data: str) -> tuple[list[str], list[str]]:
-    """Read texts and labels of an intent set, training and test alike, or of a file in clustering/."""
-    if name in intents.SETS:
-        found = intents.read(name, data)
-        numbers = [*found.labels, *found.test_labels]
-        # a test example whose class has no training example comes without the class's name
-        texts = zip([*found.texts, *found.test_texts], numbers)
-        rows = [(text, found.classes[number]) for text, number in texts if number >= 0]
-    else:
-        path = find(data, "clustering", f"{name}.csv")
+    """Read texts and labels of files in clustering/."""
+    sets = {}
+    for name in options.neighbours:
+        path = find(options.eval_data, "clustering", f"{name}.csv")
         columns = csv_columns(path, "text", "label")
         rows = [(text.strip(), label) for text, label in columns if text.strip() and label]
         if len(rows) < 3:
             raise UserError(f"{path}: {len(rows)} rows with text and label; neighbourhoods need at least 3")
-    return [text for text, _ in rows], [label for _, label in rows]
+        sets[name] = [text for text, _ in rows], [label for _, label in rows]
+    return sets
 
 
 def measure_neighbourhoods(

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
@@ -53,14 +53,14 @@ class GlueFlags(BaseModel):
 
 def glue(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
     """Fine-tune an encoder on GLUE by RoBERTa's recipe; once stopped, the same command continues."""
-    return _report(_open(model, flags, options), compute=True)
+    return _report(*_open(model, flags, options), compute=True)
 
 
 def plan(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
     """List the runs: number, task, seed, rate, batch, and "done" or "to do"."""
-    work = _open(model, flags, options)
-    left = set(work.store.unfinished(work.runs))
-    for number, run in enumerate(work.runs):
+    store, _ = _open(model, flags, options)
+    left = set(store.unfinished(store.runs))
+    for number, run in enumerate(store.runs):
         state = "to do" if run in left else "done"
         print(f"{number}\t{run.task}\t{run.seed}\t{run.lr:g}\t{run.batch_size}\t{state}")
     return 0
@@ -74,29 +74,21 @@ def train(
     Args:
         run_numbers: only the runs of these numbers, as `plan` lists them, by commas (job arrays).
     """
-    work = _open(model, flags, options)
+    store, _ = _open(model, flags, options)
     for number in run_numbers:
-        if not 0 <= number < len(work.runs):
-            raise UserError(f"--run-numbers {number}: `plan` lists runs 0 to {len(work.runs) - 1}")
-    chosen = [work.runs[number] for number in run_numbers]
-    return until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs))
+        if not 0 <= number < len(store.runs):
+            raise UserError(f"--run-numbers {number}: `plan` lists runs 0 to {len(store.runs) - 1}")
+    chosen = [store.runs[number] for number in run_numbers]
+    return until_stopped(partial(_compute, store, chosen or store.runs))
 
 
 def gather(model: Encoder, *, flags: GlueFlags, options: GlueOptions) -> int:
     """Report on the runs that are done; do none."""
-    return _report(_open(model, flags, options), compute=False)
+    return _report(*_open(model, flags, options), compute=False)
 
 
-class _GlueEvaluation(NamedTuple):
-    store: RunStore
-    runs: list[GlueRun]
-    tasks: list[str]
-    notes: list[str]
-    folder: Path
-
-
-def _open(model: str, flags: GlueFlags, options: GlueOptions) -> _GlueEvaluation:
-    """Read the data and the model, and find what is done; every mistake is found here."""
+def _open(model: str, flags: GlueFlags, options: GlueOptions) -> tuple[RunStore, list[str]]:
+    """Read the data and the model; return the runs, and notes on the data. Every mistake is found here."""
     from finetune.glue.store import RunStore
 
     if options.sweep and (options.lr or options.batch_size):
@@ -105,23 +97,22 @@ def _open(model: str, flags: GlueFlags, options: GlueOptions) -> _GlueEvaluation
     source = open_source(model)
     folder = folder_for(source.model, flags.out)
     shutdown = Shutdown(folder, watch_file=False)
-    store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
-    runs = options.runs(list(found))
-
-    return _GlueEvaluation(store, runs, list(found), notes, folder)
+    stop_code = lambda: EXIT_CODES.get(shutdown.requested(), 0)  # noqa: E731
+    return RunStore(source, found, options, folder / "glue", stop_code), notes
 
 
-def _report(work: _GlueEvaluation, compute: bool) -> int:
+def _report(store: RunStore, notes: list[str], compute: bool) -> int:
     """Do the runs that are left, if asked, then summarise all."""
+    folder = store.folder.parent
 
     def summarised() -> None:
         if compute:
-            compute_all(work.store, work.runs)
-        result, chosen = summarise(work.store, work.runs, work.tasks, work.notes)
-        if work.store.options.predict:
-            write_predictions(work.store, chosen, work.folder / "predictions", result)
+            compute_all(store)
+        result, chosen = summarise(store, notes)
+        if store.options.predict:
+            write_predictions(store, chosen, folder / "predictions", result)
         print(table(result))
-        path = write(result, work.folder, add_average)
+        path = write(result, folder, add_average)
         print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {path}")
 
     return until_stopped(summarised)
@@ -155,38 +146,36 @@ def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, GlueData], l
     return found, notes
 
 
-def _compute(store: RunStore, runs: list[GlueRun], chosen: Sequence[GlueRun]) -> None:
+def _compute(store: RunStore, chosen: Sequence[GlueRun]) -> None:
     """Compute those of `chosen` that are unfinished at their turn, last what another process computes."""
     for last in (False, True):
         for entry in chosen:
             if (code := store.stop_code()) != 0:
                 raise Interrupted(code)
-            if entry not in store.unfinished(runs):
+            if entry not in store.unfinished(store.runs):
                 continue
             try:
                 with store.claimed(entry):
-                    if entry in store.unfinished(runs):  # not finished by another process since
-                        store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
+                    if entry in store.unfinished(store.runs):  # not finished by another process since
+                        store.compute(entry, f"[{store.runs.index(entry) + 1}/{len(store.runs)}] ")
             except FolderTakenError:
                 if last:
                     raise
 
 
-def compute_all(store: RunStore, runs: list[GlueRun]) -> None:
+def compute_all(store: RunStore) -> None:
     """Compute all figures, then the predictions of the run with the best figure of each task."""
-    _compute(store, runs, [entry for entry in runs if store.result(entry) is None])
-    while left := store.unfinished(runs):
-        _compute(store, runs, left[:1])
+    _compute(store, [entry for entry in store.runs if store.result(entry) is None])
+    while left := store.unfinished(store.runs):
+        _compute(store, left[:1])
 
 
 # -- the figures -------------------------------------------------------
 
 
-def summarise(
-    store: RunStore, runs: list[GlueRun], tasks: list[str], notes: list[str]
-) -> tuple[Evaluation, dict[str, GlueRun]]:
+def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, GlueRun]]:
     """Return the evaluation from the runs that are there, and each task's best run at the chosen setting."""
-    options = store.options
+    options, tasks = store.options, store.data
     protocol = "RoBERTa's grid" if options.sweep else "RoBERTa's recipe"
     protocol += f", median of {options.seeds} seeds, best epoch each, {options.precision}"
     result = Evaluation.of("glue", store.source.model, protocol)
@@ -197,7 +186,7 @@ def summarise(
     for task in [name for name in TASKS if name in tasks and name != "AX"]:
         for note in store.data[task].notes:
             result.incomplete(note)
-        results = {entry: store.result(entry) for entry in runs if entry.task == task}
+        results = {entry: store.result(entry) for entry in store.runs if entry.task == task}
         done = {entry: found for entry, found in results.items() if found is not None}
         if len(done) < len(results):
             result.incomplete(f"{task}: {len(done)} of {len(results)} runs are done")
@@ -253,7 +242,6 @@ def _task_result(
         "batch_size": setting[1],
         "seeds": {str(entry.seed): found["best"] for entry, found in of_seeds.items()},
         "settings": {f"lr {lr:g}, batch {batch}": median for (lr, batch), median in medians.items()},
-        "tokens_per_second": statistics.median(found["tokens_per_second"] for found in of_seeds.values()),
     }
     answers = store.answers(task, [*of_seeds.values()])
     found = TaskResult(headline, medians[setting], scores, sample_std(values), details, answers)

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.answers import Answers, examples_digest, from_text
+from finetune.answers import Answers, examples_digest, from_text, scores_of
 from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, choose
 from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, choose_precision, logits_of
 from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
-from finetune.tuning.metrics import scores_of
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.run_files import read_result, read_tensors, settings_digest, write_tensors
 from finetune.tuning.tasks import TASKS, GlueData, LabelledExamples
@@ -43,6 +42,7 @@ class RunStore:
         self.options = options.model_copy(update={"precision": choose_precision(options.precision)})
         self.source, self.folder, self.stop_code = source, folder, stop_code
         self.data = {name: self._limited(task) for name, task in data.items()}
+        self.runs = options.runs(list(data))
         self._digests: dict[tuple[str, str], str] = {}
         self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
 
@@ -135,8 +135,6 @@ class RunStore:
             ),
         )
         outcome = training.run()
-        if outcome.weights:
-            training.load(outcome.weights)
         return training.model, {
             "settings": self._settings(run),
             **outcome.figures(),

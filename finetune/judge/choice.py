@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.compare.examples import example_differences, sts_evaluation
+from finetune.compare.examples import example_differences
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import cached_folder
 from finetune.judge import bm25
@@ -21,6 +21,7 @@ from finetune.judge.averaging import ALPHAS, average, keep_start
 from finetune.judge.heldout import HALVES, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
 from finetune.results import Evaluation
+from finetune.sts import evaluation_of
 from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, sha256_of
@@ -100,7 +101,7 @@ class Judge:
             if alpha:
                 scored[alpha] = self.halves.of_model(model)
             if self.evaluator is not None:
-                self.similarity[f"{alpha:g}"] = sts_evaluation(model, self.evaluator, [STS])
+                self.similarity[f"{alpha:g}"] = self._similarity_of(model, self.evaluator)
             if folder != trained:
                 discard(folder)
         dev = {share: float(one["dev"][0].mean()) for share, one in scored.items()}
@@ -132,8 +133,14 @@ class Judge:
             "table": self.table(),
         }
 
+    @staticmethod
+    def _similarity_of(model: EmbeddingModel, evaluator: StsEvaluator) -> Evaluation:
+        pairs, pooling = PairScores(), model.pooling
+        found = evaluator.evaluate_poolings(lambda texts: {pooling: model.encode(texts)}, [STS], pairs)
+        return evaluation_of(model, pooling, found[pooling], pairs)
+
     def _similar(self) -> dict[float, float]:
-        return {float(name): one.tasks[STS].scores["spearman"] for name, one in self.similarity.items()}
+        return {float(name): one.tasks[STS].value for name, one in self.similarity.items()}
 
     def _similarities(self) -> dict[str, dict[str, Any]]:
         """Return alpha -> STS-B dev and its difference to the start's, as JSON."""

@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,12 @@ class Outcome:
     best: dict[str, Any]
     curve: list[dict[str, Any]]
     seconds: float
-    tokens_per_second: float
-    """Tokens trained on in a second of training, special ones included; there is no padding."""
     answers: np.ndarray
     """Of `evaluate`, at `best`."""
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    """State of the whole classifier at `best`, on the CPU, if it was asked for."""
 
     def figures(self) -> dict[str, Any]:
-        """Return all but the weights, for the file of the run's result; the answers as text."""
-        found = {name: value for name, value in vars(self).items() if name != "weights"}
-        return found | {"answers": to_text(self.answers)}
+        """Return all of it for the file of the run's result; the answers as text."""
+        return vars(self) | {"answers": to_text(self.answers)}
 
 
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
@@ -81,7 +76,7 @@ class Execution:
     """Called after every step; 0 to continue, or the exit status to stop with: Interrupted is raised once the
     checkpoint is written."""
     keep_weights: bool = False
-    """Have `Outcome.weights`."""
+    """Leave the model at its best, for `FineTuning.logits`; else it is left at its end."""
 
 
 class FineTuning:
@@ -120,8 +115,8 @@ class FineTuning:
         self.curve: list[dict[str, Any]] = []
         self.best_weights: dict[str, Tensor] = {}
         self.best_answers = np.empty(0)
-        self.loss_sum = self.seconds = self.training_seconds = 0.0
-        self.evaluated_at = self.tokens = 0
+        self.loss_sum = self.seconds = 0.0
+        self.evaluated_at = 0
 
     def run(self) -> Outcome:
         """Train, from the checkpoint if there is one; raise Interrupted once a requested stop is saved."""
@@ -135,19 +130,13 @@ class FineTuning:
             if self.step // self.steps_per_epoch != epoch:
                 epoch = self.step // self.steps_per_epoch
                 order = self.rows(self.seed, epoch)
-            started = time.monotonic()
             position = self.step % self.steps_per_epoch * self.recipe.batch_size
             losses += self.update(order[position : position + self.recipe.batch_size])
             if self.device.type == "cpu":
                 memory.after_step()
-            self.training_seconds += time.monotonic() - started
             epoch_ends = self.step % self.steps_per_epoch == 0
             if epoch_ends or (self.evaluate_every and self.step % self.evaluate_every == 0):
-                started = time.monotonic()
-                # waits for the device, whose work it is
-                loss = float(losses) / (self.step - self.evaluated_at)
-                self.training_seconds += time.monotonic() - started
-                self._evaluate(loss)
+                self._evaluate(float(losses) / (self.step - self.evaluated_at))
                 losses.zero_()
                 self.evaluated_at = self.step
             self.seconds = before + time.monotonic() - begun
@@ -160,16 +149,13 @@ class FineTuning:
             if code:
                 raise Interrupted(code)
         best = self.curve[self._best()]
-        rate = self.tokens / max(self.training_seconds, 1e-9)
-        return Outcome(best, self.curve, self.seconds, rate, self.best_answers, self.best_weights)
+        if self.execution.keep_weights:
+            self.model.load_state_dict(self.best_weights)
+        return Outcome(best, self.curve, self.seconds, self.best_answers)
 
     def logits(self, data: Encoded) -> np.ndarray:
         """Return logits float32[N, C] of the model as it is, without dropout, in the order of `data`."""
         return logits_of(self.model, data, self.execution.token_budget, self.execution.precision)
-
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Put `Outcome.weights` back into the model, for `logits`."""
-        self.model.load_state_dict(weights)
 
     def update(self, rows: np.ndarray) -> Tensor:
         """Update the model on these examples; return their mean loss, on the device."""
@@ -192,7 +178,6 @@ class FineTuning:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        self.tokens += int(lengths.sum())
         return total
 
     def _evaluate(self, loss: float) -> None:
@@ -210,15 +195,13 @@ class FineTuning:
                     name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()
                 }
         figures = "  ".join(f"{name} {score:.2f}" for name, score in scores.items())
-        rate = self.tokens / max(self.training_seconds, 1e-9)
-        done = f"epoch {epoch:g} of {self.recipe.epochs}"
-        _print(f"{done}: loss {loss:.4f}  {figures}  ({rate:,.0f} tokens/s)")
+        _print(f"epoch {epoch:g} of {self.recipe.epochs}: loss {loss:.4f}  {figures}")
 
     def _best(self) -> int:
         values = [-math.inf if math.isnan(entry["value"]) else entry["value"] for entry in self.curve]
         return values.index(max(values))
 
-    _PLAIN = ("step", "curve", "loss_sum", "evaluated_at", "seconds", "training_seconds", "tokens")
+    _PLAIN = ("step", "curve", "loss_sum", "evaluated_at", "seconds")
 
     def _save(self, checkpoint: Path) -> None:
         state = {name: getattr(self, name) for name in self._PLAIN}

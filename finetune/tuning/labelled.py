@@ -12,6 +12,7 @@ import numpy as np
 
 from augment.core.ragged import Ragged, offsets_of
 from finetune.encoders.models import EmbeddingModel, Function
+from finetune.encoders.padded import tokenized
 from finetune.encoders.source import names_function, resolve
 from pretrain.common.errors import UserError
 
@@ -98,19 +99,10 @@ def encode_examples(
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
     was_cut = 0
-    # an Encoding costs some hundred bytes a token until it is let go
-    for start in range(0, len(first), 4096):
-        part = slice(start, start + 4096)
-        pairs = {} if second is None else {"text_pair": [text.strip() for text in second[part]]}
-        batch = source.tokenizer(
-            [text.strip() for text in first[part]],
-            **pairs,
-            truncation=True,
-            max_length=longest,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=with_types,
-        )
+    texts = [text.strip() for text in first]
+    pairs = None if second is None else [text.strip() for text in second]
+    how = {"truncation": True, "max_length": longest, "return_token_type_ids": with_types}
+    for batch in tokenized(source.tokenizer, texts, pairs, **how):
         ids += [np.asarray(row, np.int32) for row in batch["input_ids"]]
         if with_types:
             types += [np.asarray(row, np.int32) for row in batch["token_type_ids"]]

@@ -17,32 +17,9 @@ A task holds one chunk (64 thousand tokens) and its parse.
 
 from pathlib import Path
 
-from pydantic import BaseModel, Field
-
-from pretrain.cache.run import cache
+from pretrain.cache.run import CacheFlags, cache
 from pretrain.common import cli
 from pretrain.prepare.jobs import run_figures
-
-
-class CacheFlags(BaseModel):
-    """What to augment, and how."""
-
-    data: Path = Field(description="prepared data; with --annotate for augmentations of text")
-    out: Path = Field(description="folder for the shards, the tokenizer and the manifest")
-    aug: str | None = Field(
-        None, description="column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2"
-    )
-    positive: str | None = Field(None, description="column `positive`: any specification, as 'pi|mv|dn'")
-    negative: str | None = Field(None, description="column `negative`: any specification, as neg")
-    seed: int = Field(42, ge=0, description="of all draws")
-    resample: int = Field(
-        1, ge=1, description="copies of every training sentence, each with draws of its own"
-    )
-    synonyms: str | None = Field(
-        None, description="synonym table, for augmentations that need one; none: the usual places"
-    )
-    workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
-    progress: bool = Field(True, description="show progress bars")
 
 
 def summary(manifest: dict, out: Path) -> str:
@@ -67,19 +44,7 @@ def summary(manifest: dict, out: Path) -> str:
 
 def main(*, flags: CacheFlags) -> None:
     """Augment prepared data once, into records to train on."""
-    meant = {"augmented": flags.aug, "positive": flags.positive, "negative": flags.negative}
-    columns = {column: spec for column, spec in meant.items() if spec is not None}
-    manifest = cache(
-        flags.data,
-        flags.out,
-        columns,
-        flags.seed,
-        flags.resample,
-        flags.synonyms,
-        flags.progress,
-        flags.workers,
-    )
-    print(summary(manifest, flags.out))
+    print(summary(cache(flags), flags.out))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from augment.core.keys import sequence_keys
 from augment.spec.grammar import alternatives, parse
 from augment.spec.resources import SYNONYMS, resource_hash, resources, rules_digest
 from pretrain.cache.augmenting import (
-    COLUMNS,
     LABELLED,
     Augmented,
     augment,
@@ -173,34 +172,46 @@ class MergeCache(_CacheStep):
         write_manifest(self.out, manifest)
 
 
-def cache(
-    data: Path | str,
-    out: Path | str,
-    columns: dict[str, str],
-    seed: int = 42,
-    copies: int = 1,
-    synonyms: str | None = None,
-    progress: bool = True,
-    workers: int | None = None,
-) -> dict:
-    """Augment the sentences of prepared data into the folder `out`; return its manifest.
+class CacheFlags(BaseModel):
+    """What to augment, and how."""
 
-    A finished cache of the same data and settings is left as it is, an unfinished one is resumed.
+    data: Path = Field(description="prepared data; with --annotate for augmentations of text")
+    out: Path = Field(description="folder for the shards, the tokenizer and the manifest")
+    aug: str | None = Field(
+        None, description="column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2"
+    )
+    positive: str | None = Field(None, description="column `positive`: any specification, as 'pi|mv|dn'")
+    negative: str | None = Field(None, description="column `negative`: any specification, as neg")
+    seed: int = Field(42, ge=0, description="of all draws")
+    resample: int = Field(
+        1, ge=1, description="copies of every training sentence, each with draws of its own"
+    )
+    synonyms: str | None = Field(
+        None, description="synonym table, for augmentations that need one; none: the usual places"
+    )
+    workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
+    progress: bool = Field(True, description="show progress bars")
 
-    Args:
-        columns: column -> specification; "augmented" (with labels), or "positive" and "negative", or any of
-            them together.
-        seed, copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The
-            held-out split has one copy.
-        workers: tasks at a time; None: one per core. They change nothing in the shards.
+    @property
+    def columns(self) -> dict[str, str]:
+        """Column -> specification, of those that are made."""
+        meant = {LABELLED: self.aug, "positive": self.positive, "negative": self.negative}
+        return {column: spec for column, spec in meant.items() if spec is not None}
+
+
+def cache(flags: CacheFlags) -> dict:
+    """Augment the sentences of prepared data into a folder; return its manifest.
+
+    A finished cache of the same data and settings is left as it is, an unfinished one is resumed. Copy k of
+    the training split is drawn as epoch k of a run of that seed draws; the held-out split has one copy.
 
     Raises: UserError or AugmentationError for data that has columns already, a specification that is wrong,
     or cannot be made of this data, a folder that holds something else.
     """
-    data, out = Path(data), Path(out)
+    data, out = flags.data, flags.out
     readers = {split: ShardReader(data, split) for split in SPLITS}
     require_files(data, readers["train"].manifest)
-    made, synonyms = _contents(readers, columns, seed, copies, synonyms)
+    made, synonyms = _contents(readers, flags)
     if not (out / MANIFEST).is_file():
         open_pipelines(readers["train"], made.columns, synonyms)  # fails now, by name, not in a task
 
@@ -212,7 +223,7 @@ def cache(
         return manifest
 
     def plan(work: Path) -> list[Job]:
-        tasks = _tasks(readers, copies)
+        tasks = _tasks(readers, flags.resample)
         if CachePlan.exists(work):
             _refuse_other(out, CachePlan.read(work).made.model_dump(), made)
         CachePlan(data=str(data.resolve()), synonyms=synonyms, made=made, tasks=tasks).write(work)
@@ -222,15 +233,13 @@ def cache(
             Job(MergeCache.stage, "manifest", [1], [MergeCache(work)]),
         ]
 
-    return make_once(out, workers, find, plan, progress)
+    return make_once(out, flags.workers, find, plan, flags.progress)
 
 
-def _contents(
-    readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int, synonyms: str | None
-) -> tuple[Contents, str | None]:
+def _contents(readers: dict[str, ShardReader], flags: CacheFlags) -> tuple[Contents, str | None]:
     """Check the settings; return what decides the shards, and the synonym table that every task reads."""
-    reader = readers["train"]
-    if not columns or not set(columns) <= set(COLUMNS):
+    reader, columns = readers["train"], flags.columns
+    if not columns:
         raise UserError("nothing to make: give --aug 'a|b|c', or --positive and --negative")
     if reader.columns != ("text",) or reader.labels:
         fields = ", ".join([*reader.columns, *["labels"] * bool(reader.labels)])
@@ -241,16 +250,16 @@ def _contents(
     if LABELLED in columns:
         alternatives(columns[LABELLED])
     columns = {column: str(parse(spec)) for column, spec in columns.items()}
-    read = resources(columns.values(), synonyms)
+    read = resources(columns.values(), flags.synonyms)
     hashes = {name: resource_hash(where) for name, where in read.items()}
     if None in hashes.values():  # models of the hub that were never loaded here: loading fetches them
-        open_pipelines(reader, columns, synonyms)
+        open_pipelines(reader, columns, flags.synonyms)
         hashes = {name: resource_hash(where) for name, where in read.items()}
     made = Contents(
         content={split: reader.content_hash for split, reader in readers.items()},
         columns=columns,
-        seed=seed,
-        copies=copies,
+        seed=flags.seed,
+        copies=flags.resample,
         rules=rules_digest(),
         resources={name: hashes[name] or f"unknown: {where}" for name, where in read.items()},
     )

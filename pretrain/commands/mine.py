@@ -124,9 +124,10 @@ def main(
 
     opened = open_model(model, encoding.pooling, precision=encoding.precision)
     own = opened.query_prompt, opened.document_prompt
-    for prompt in (given := (encoding.query_prompt, encoding.document_prompt)):
+    prompts = encoding.query_prompt or own[0], encoding.document_prompt or own[1]
+    for prompt in prompts:
         opened.require_own(prompt)
-    vectors = Vectors(opened.without_prompt, *(one or other for one, other in zip(given, own)))
+    vectors = Vectors(opened.encode, *prompts)
     triples = mine(labelled_pairs, candidates, vectors, options)
     if not triples:
         raise UserError(f"none of {len(labelled_pairs):,} pairs got a negative; loosen the limits")
@@ -190,13 +191,13 @@ class Vectors:
     """What `mine_hard_negatives` asks of a SentenceTransformer, by any function that encodes.
 
     Args:
-        encode: N texts -> float32[N, d].
+        encode: N texts and the prompt that stands before each -> float32[N, d].
         query_prompt: stands before every text that negatives are sought for.
         document_prompt: stands before every candidate.
     """
 
     def __init__(
-        self, encode: Callable[[Sequence[str]], np.ndarray], query_prompt: str = "", document_prompt: str = ""
+        self, encode: Callable[[Sequence[str], str], np.ndarray], query_prompt: str, document_prompt: str
     ):
         import torch
         from sentence_transformers.util import cos_sim, pairwise_cos_sim
@@ -208,18 +209,18 @@ class Vectors:
 
     def encode_query(self, texts: Sequence[str], **_: Any) -> np.ndarray:
         """Return vectors of length 1, float32[N, d]."""
-        return self._unit([self._query_prompt + text for text in texts])
+        return self._unit(texts, self._query_prompt)
 
     def encode_document(self, texts: Sequence[str], **_: Any) -> np.ndarray:
         """Return vectors of length 1, float32[N, d]."""
-        return self._unit([self._document_prompt + text for text in texts])
+        return self._unit(texts, self._document_prompt)
 
     def get_embedding_dimension(self) -> int:
         """Return d, once something was encoded."""
         return self._width
 
-    def _unit(self, texts: list[str]) -> np.ndarray:
-        vectors = self._encode(texts)
+    def _unit(self, texts: Sequence[str], prompt: str) -> np.ndarray:
+        vectors = self._encode(texts, prompt)
         self._width = vectors.shape[1]
         return np.ascontiguousarray(unit(vectors), np.float32)
 

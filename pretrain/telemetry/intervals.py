@@ -128,22 +128,6 @@ def draws(task: str, count: int, resamples: int = RESAMPLES) -> Iterator[np.ndar
     yield np.ones((1, count))
 
 
-def spearman_of_draws(
-    task: str, gold: np.ndarray, similarities: Sequence[np.ndarray], resamples: int = RESAMPLES
-) -> np.ndarray:
-    """Return Spearman's correlation x 100 of R runs' float[P] with gold scores, on each of a task's `draws`.
-
-    float64[R, B + 1]; the last is of the pairs as they are.
-    """
-    correlations = []
-    for counts in draws(task, len(gold), resamples):
-        ranks = centred_ranks(gold, counts)
-        correlations.append(
-            [correlation(counts, centred_ranks(values, counts), ranks) for values in similarities]
-        )
-    return 100 * np.concatenate(correlations, axis=1)
-
-
 def correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return Pearson's correlation of values float[B, N] in each draw; 0 where one side is constant."""
     centred, spreads = [], []

@@ -147,6 +147,7 @@ def sts(model: Path, target: Path) -> dict:
     """Average of the seven tasks and STS-B dev, by both poolings."""
     from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 
+    poolings = ("cls", "mean")
     if not target.exists():
         subprocess.run(
             [
@@ -155,8 +156,8 @@ def sts(model: Path, target: Path) -> dict:
                 "finetune.sts",
                 str(model),
                 "--pooling",
-                "cls,mean",
-                "--json_file",
+                ",".join(poolings),
+                "--out",
                 str(target),
             ],
             check=True,
@@ -164,11 +165,11 @@ def sts(model: Path, target: Path) -> dict:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-    results = json.loads(target.read_text())["results"]
     scores = {}
-    for pooling, tasks in results.items():
-        scores[f"{pooling}_average"] = float(np.mean([tasks[task]["spearman_all"] for task in SEVEN_TASKS]))
-        scores[f"{pooling}_dev"] = tasks["STS-B-dev"]["spearman_all"]
+    for pooling in poolings:
+        tasks = json.loads((target / f"sts-{pooling}.json").read_text())["tasks"]
+        scores[f"{pooling}_average"] = float(np.mean([tasks[task]["value"] for task in SEVEN_TASKS]))
+        scores[f"{pooling}_dev"] = tasks["STS-B-dev"]["value"]
     return scores
 
 
@@ -182,7 +183,7 @@ def judge(folder: Path, name: str, seed: int) -> dict:
         "minutes": summary["seconds"] / 60,
         "tokens": summary["tokens"],
         "mlm_loss": summary["trained"]["heldout_mlm_loss"],
-        **sts((run / "export").resolve(), (run / "sts.json").resolve()),
+        **sts((run / "export").resolve(), (run / "sts").resolve()),
     }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from finetune.compare.examples import resampled_figures
+from finetune.answers import resampled_figures
 from finetune.results import Evaluation
 
 
@@ -11,5 +11,5 @@ def require_answers(evaluation: Evaluation, tasks: list[str], within: float = 1e
     for name in tasks:
         task = evaluation.tasks[name]
         assert task.answers is not None, name
-        figure = resampled_figures(name, [task.answers], 1)[0, -1]
+        figure = resampled_figures([name] * 2, [task.answers], 1)[0, -1]
         assert figure == pytest.approx(task.value, abs=within), name

@@ -49,8 +49,10 @@ def test_the_example_trains_evaluates_and_exports(example, monkeypatch, capsys):
     run = example["run"]
     assert example["data"] == Path("data/mine") and run == api.Run("runs/mine")
     assert run.summary["steps"] == 20 and run.metrics()[-1]["step"] == 20
-    assert example["figures"] == json.loads(Path("runs/mine/sts.json").read_text())
-    assert repr(example["encoder"]) == "<runs/mine: pooling mean, fp32, at most 16,384 tokens a pass>"
+    written = json.loads(Path("runs/mine/report/sts-mean.json").read_text())
+    assert example["figures"]["model"] == written["model"] == "runs/mine"
+    assert list(example["figures"]["results"]) == ["mean"]
+    assert repr(example["encoder"]) == "<runs/mine: pooling mean, fp32>"
     assert (example["folder"] / "config.json").is_file()
     assert api.prepare("corpus.txt", "data/mine", vocabulary=8192) == example["data"]  # it is left as it is
     assert "data/mine: unit sentence" in capsys.readouterr().out

@@ -17,16 +17,13 @@ import json
 import shlex
 import statistics
 import sys
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from augment.core.own_code import require_allowed
-from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
+from finetune.answers import Answers, answers_file, read_answers
 from pretrain.commands.sweep.file import Entry
 from pretrain.commands.sweep.runs import SweepRun, Trainer, slug
 from pretrain.common.errors import UserError
@@ -62,26 +59,14 @@ class EvaluatedModel:
             return self
         return _start(self.run.config.model.init, self.pooling, self.run.folder.parents[1])
 
-    @property
-    def pairs(self) -> Path:
-        """The file of the similarities of all pairs, beside STS's figures (`sts_scores`)."""
-        return self.results("sts").with_suffix(".npz")
-
-    def similarities(self, task: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return an STS task's gold scores and similarities, float32[P] each; None: they were not kept."""
-        if not self.pairs.is_file():
-            return None
-        try:
-            with np.load(self.pairs) as kept:
-                names = [
-                    name for name in kept.files if name.startswith(f"{task}/") and name != f"{task}/gold"
-                ]
-                wanted = f"{task}/{self.pooling}"
-                if not names:
-                    return None
-                return kept[f"{task}/gold"], kept[wanted if wanted in names else names[0]]
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(f"{self.pairs} is damaged ({error}); remove it and evaluate sts again") from error
+    def answers(self, task: str) -> Answers | None:
+        """Return the similarities of an STS task's pairs, with the gold scores; None: they were not kept."""
+        path = self.results("sts")
+        about = _tasks(path).get(task, {}).get("answers") if path.is_file() else None
+        found = None if about is None else read_answers(answers_file(path), task, about)
+        if isinstance(found, str):
+            raise UserError(f"{found}: remove {path}, and the same command evaluates it anew")
+        return found
 
     def words(self, evaluation: str, flags: str) -> list[str]:
         """Return the command of an evaluation."""
@@ -91,8 +76,6 @@ class EvaluatedModel:
             words += ["--label", label]
         if name not in FINE_TUNED:
             words += ["--pooling", self.pooling]
-        if evaluation == "sts":
-            return [*words, "--json_file", str(self.results("sts")), "--pair_file", str(self.pairs)]
         return [*words, "--out", str(self.folder)]
 
 
@@ -175,18 +158,18 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
     path = model.results(evaluation)
     if not path.is_file():
         return None
-    content = json.loads(path.read_text())
-    if evaluation == "sts":
-        scores = content["results"]
-        scores = scores.get(model.pooling) or next(iter(scores.values()))
-        if rest == "average":
-            values = [round(scores[task]["spearman_all"], 2) for task in SEVEN_TASKS if task in scores]
-            return statistics.mean(values) if len(values) == len(SEVEN_TASKS) else None
-        return scores[rest]["spearman_all"] if rest in scores else None
-    result, score = _task(content["tasks"], rest)
+    result, score = _task(_tasks(path), "average of 7 STS" if name == "sts.average" else rest)
     if result is None:
         return None
     return result["scores"].get(score) if score else result["value"]
+
+
+def _tasks(path: Path) -> dict[str, Any]:
+    """Return the tasks of a file of figures, by name."""
+    tasks = json.loads(path.read_text()).get("tasks")
+    if tasks is None:
+        raise UserError(f"{path} is of an earlier version: remove it, and the same command evaluates it anew")
+    return tasks
 
 
 def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:

@@ -69,7 +69,7 @@ def _compare_batches(
     workers: int | None,
 ) -> bool:
     """Make the batches of some steps again and print whether they are as recorded; return that."""
-    from pretrain.commands.verify.records import compare, read_records
+    from pretrain.commands.verify.files import compare, read_records
     from pretrain.commands.verify.replay import Replay
     from pretrain.data.ledger.chain import KINDS
 

@@ -10,8 +10,7 @@ from commands import call
 from real_data import DATA, needs_data
 
 from finetune.data import __main__ as data_command
-from finetune.data.catalogue import CATALOGUE, check, choose, report
-from finetune.data.fetch import HUB
+from finetune.data.catalogue import CATALOGUE, HUB, check, choose, report
 from pretrain.benchmarks.files import csv_columns, data_root, find, lines, senteval_folder
 from pretrain.benchmarks.sets import DataSet
 from pretrain.common.errors import UserError

@@ -13,8 +13,7 @@ from real_data import DATA
 
 from finetune.cola_probe import read as read_cola
 from finetune.data import __main__ as data_command
-from finetune.data.catalogue import check, choose
-from finetune.data.fetch import fetch
+from finetune.data.catalogue import check, choose, fetch
 from finetune.nli_distance import load as load_nli
 from finetune.zh_sts import read as read_chinese
 from pretrain.benchmarks.files import lines

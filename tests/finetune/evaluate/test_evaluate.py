@@ -21,8 +21,7 @@ from suite_command import evaluate
 
 from finetune.evaluate import suites
 from finetune.evaluate.__main__ import seconds_of
-from finetune.evaluate.results import EvaluationRecord
-from finetune.evaluate.suites import SUITES, EvaluationJob
+from finetune.evaluate.suites import SUITES, EvaluationJob, EvaluationRecord
 from finetune.intents.__main__ import main as intents
 from finetune.results import Evaluation, read, write
 from finetune.sts import main as sts

@@ -13,8 +13,7 @@ from sts_layout import write_layout
 from suite_command import evaluate
 
 from finetune import cola_probe, nli_distance, zh_sts
-from finetune.evaluate.results import EvaluationRecord
-from finetune.evaluate.suites import SUITES, EvaluationJob
+from finetune.evaluate.suites import SUITES, EvaluationJob, EvaluationRecord
 from finetune.geometry.__main__ import MEASURES, geometry
 from finetune.results import Evaluation, read, write
 from pretrain.common.errors import UserError

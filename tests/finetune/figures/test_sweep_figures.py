@@ -140,7 +140,5 @@ def test_the_command_draws_what_is_there_and_names_what_is_not(tmp_path, capsys)
     for name in ("distances", "curves"):
         assert (tmp_path / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert not (tmp_path / "figures" / "later.png").exists()
-    with pytest.raises(UserError, match="--only 'x': this sweep has distances, curves, later"):
-        call(figures.draw, str(tmp_path), only="x")
     with pytest.raises(UserError, match="is the table of a sweep"):
         call(figures.draw, str(tmp_path / "nowhere"))

@@ -140,27 +140,6 @@ def unparsed(text):
     )
 
 
-def test_neighbourhoods_of_intents(data, tmp_path):
-    rng = np.random.default_rng(1)
-    for part, rows in (("train", 24), ("valid", 9), ("test", 12)):
-        folder = tmp_path / "intents" / "SNIPS" / part
-        folder.mkdir(parents=True)
-        texts = [" ".join(rng.choice(list("abc" if n % 3 else "klm"), 5)) for n in range(rows)]
-        names = [f"class{n % 3}" for n in range(rows - 1)] + ["unseen" if part == "test" else "class0"]
-        for file, lines in (("seq.in", texts), ("label", names)):
-            (folder / file).write_text("".join(f"{line}\n" for line in lines))
-    (tmp_path / "clustering").symlink_to(data / "clustering")
-    model = write_function(tmp_path / "letters_of_intents.py", "[t.count(c) + 0.01 for c in 'abcklm']")
-    flags = {"measure": "neighbourhood", "neighbours": "stackoverflow,snips", "out": str(tmp_path / "out")}
-    call(geometry.geometry, model, eval_data=tmp_path, **flags)
-    task = read(tmp_path / "out" / "geometry-function.json").tasks["neighbourhood/SNIPS"]
-    # not the one of an unseen class
-    assert (task.details["points"], task.details["classes"]) == (24 + 9 + 11, 3)
-    assert task.scores["cosine_purity@1"] > 40
-    drawn = {path.name for path in (tmp_path / "out" / "geometry-function").glob("neighbourhood_*")}
-    assert drawn == {"neighbourhood_stackoverflow.png", "neighbourhood_SNIPS.png"}
-
-
 def test_what_is_missing_is_said_and_an_error_where_it_was_named(data, tmp_path, capsys):
     (tmp_path / "data" / "NLI").mkdir(parents=True)
     (tmp_path / "data" / "NLI" / "nli_triplets_from_snli.csv").write_text(

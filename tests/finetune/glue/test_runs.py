@@ -97,10 +97,10 @@ def test_sweep_takes_the_setting_with_the_best_median(source, data, tmp_path, mo
             else 30.0 + run.batch_size / 16 + 1e5 * run.lr
         )
         best = {"value": value, "epoch": 1.0, "scores": {"matthews": value}}
-        return {"best": best, "seconds": 1.0, "tokens_per_second": 1.0}
+        return {"best": best, "seconds": 1.0}
 
     monkeypatch.setattr(store, "result", result)
-    evaluation, chosen = glue.summarise(store, runs, ["CoLA"], [])
+    evaluation, chosen = glue.summarise(store, [])
     assert evaluation.tasks["CoLA"].value == pytest.approx(35.0)  # 1e-5 has the best seed, and a median of 20
     assert (chosen["CoLA"].lr, chosen["CoLA"].batch_size) == (3e-5, 32)
 
@@ -127,13 +127,13 @@ def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path
         return path
 
     runs = GlueOptions(**common).runs(["RTE", "MNLI"])
-    glue.compute_all(store(), runs)
+    glue.compute_all(store())
     assert not store().unfinished(runs) and len(trained(capsys)) == 4
     _, _, best = choose({run: store().result(run) for run in runs if run.task == "RTE"})
     _, _, best_mnli = choose({run: store().result(run) for run in runs if run.task == "MNLI"})
     asked = store(predict=True)
     assert set(asked.unfinished(runs)) == {best, best_mnli}  # of each task the best seed predicts
-    glue.compute_all(asked, runs)
+    glue.compute_all(asked)
     assert trained(capsys) == [("RTE", 1e-3, best.seed), ("MNLI", 1e-3, best_mnli.seed)]
     assert set(asked.predictions(best_mnli)) == {"MNLI/test_matched", "MNLI/test_mismatched"}
     lost = file_of(best, ".json")
@@ -143,7 +143,7 @@ def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path
     lost.write_bytes(figures)
     both = store(found, predict=True)
     assert both.unfinished(runs) == [best_mnli]  # AX's test rows are to be predicted too
-    glue.compute_all(both, runs)
+    glue.compute_all(both)
     assert trained(capsys) == [("MNLI", 1e-3, best_mnli.seed)] and "AX/test" in both.predictions(best_mnli)
     assert not both.unfinished(runs)
 

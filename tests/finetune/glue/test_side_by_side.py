@@ -15,7 +15,7 @@ def test_a_run_that_another_process_computes_is_left_out(source, data, tmp_path)
     runs = options.runs(["RTE"])
     with store.claimed(runs[0]):
         with pytest.raises(FolderTakenError, match=r"RTE-.*is being written by"):
-            glue.compute_all(store, runs)
+            glue.compute_all(store)
         assert store.result(runs[0]) is None and store.result(runs[1]) is not None
-    glue.compute_all(store, runs)
+    glue.compute_all(store)
     assert not store.unfinished(runs)

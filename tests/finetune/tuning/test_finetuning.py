@@ -158,12 +158,13 @@ def test_best_epoch_is_the_first_of_the_highest_and_nan_is_no_figure(source):
         return value, {"accuracy": value}, np.array([value])
 
     recipe = Recipe(lr=1e-3, batch_size=4, epochs=5)
-    outcome = FineTuning(
-        build_classifier(source, 2, 0.1, 1), data, recipe, 1, evaluate, Execution(keep_weights=True)
-    ).run()
+    execution = Execution(keep_weights=True)
+    training = FineTuning(build_classifier(source, 2, 0.1, 1), data, recipe, 1, evaluate, execution)
+    outcome = training.run()
     assert outcome.best["epoch"] == 3 and outcome.answers == [7.0]
     assert len(outcome.curve) == 5
-    assert outcome.weights
+    for name, tensor in training.model.state_dict().items():
+        assert torch.equal(tensor.cpu(), training.best_weights[name])
 
 
 @pytest.mark.parametrize("every", [0, 2])

@@ -5,14 +5,17 @@ from pathlib import Path
 import numpy as np
 
 from augment.core.ragged import Ragged
-from pretrain.cache.run import cache
+from pretrain.cache.run import CacheFlags, cache
 from pretrain.data.shards import ShardReader
 
 TOKENS = "del-word:rate=0.5|crop:rate=1.0|reorder"  # the second changes nothing
 
 
-def make(data: Path, out: Path, columns: dict[str, str], **settings) -> dict:
-    return cache(data, out, columns, **{"seed": 3, "workers": 1, "progress": False, **settings})
+def make(data: Path, out: Path, columns: dict[str, str], copies: int = 1, workers: int = 1, **flags) -> dict:
+    """Make a cache; columns: name -> specification."""
+    specifications = {"aug" if name == "augmented" else name: spec for name, spec in columns.items()}
+    settings = {"seed": 3, "progress": False, "resample": copies} | specifications | flags
+    return cache(CacheFlags(data=data, out=out, workers=workers, **settings))
 
 
 def records_of(folder: Path, split: str = "train") -> tuple[dict[str, list[list[int]]], np.ndarray]:

@@ -5,6 +5,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from cache_helpers import make as make_cache
 from forked_python import run_python
 from run_helpers import ROOT, command, curve, environment, finish, start
 
@@ -12,7 +13,6 @@ from augment.core.errors import AugmentationError
 from augment.spec.resources import resource_hash
 from pretrain.cache import views as cached_views
 from pretrain.cache.augmenting import view_number
-from pretrain.cache.run import cache
 from pretrain.cache.views import columns_of, make, trains_on
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
@@ -43,7 +43,7 @@ def test_the_same_run_as_on_a_cache_made_by_hand_and_resumes(tiny_data, tmp_path
     words = command(tiny_data, tmp_path / "run", **common, **{"augment.augmented": LABELLED, "data.cache": 2})
     said = finish(start(words))
     assert "making the views augmented once" in said
-    cache(tiny_data, tmp_path / "by_hand", {"augmented": LABELLED}, copies=2, progress=False)
+    make_cache(tiny_data, tmp_path / "by_hand", {"augmented": LABELLED}, copies=2, seed=42)
     finish(
         start(command(tmp_path / "by_hand", tmp_path / "second", **common, **{"augment.augmented": "none"}))
     )

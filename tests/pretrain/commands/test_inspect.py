@@ -5,11 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from cache_helpers import make as make_cache
 from loader_helpers import make_loader, write_folder
 
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
-from pretrain.cache.run import cache
 from pretrain.commands import inspect as inspection
 from pretrain.common import cli
 from pretrain.config.recipe import flags
@@ -169,7 +169,7 @@ def test_views_that_are_to_be_made_once_are_made_by_a_run(monkeypatch, capsys, f
 
 
 def test_labels_of_a_cache_have_the_names_of_its_manifest(monkeypatch, capsys, folder, recipe, tmp_path):
-    manifest = cache(
+    manifest = make_cache(
         folder, tmp_path / "cached", {"augmented": "crop:rate=0.5|del-word|reorder"}, progress=False
     )
     flags = [

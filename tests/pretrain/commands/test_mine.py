@@ -105,7 +105,9 @@ def test_a_text_is_never_its_own_negative(run):
     both = PAIRS + [(b, a) for a, b in PAIRS]
     model = SentenceTransformer(str(run / "export"), device="cpu")
     options = MiningOptions(num_negatives=3)
-    triples = mine(both, ["a fish swims"], Vectors(lambda texts: model.encode(list(texts))), options)
+    triples = mine(
+        both, ["a fish swims"], Vectors(lambda texts, _: model.encode(list(texts)), "", ""), options
+    )
     assert len(triples) == 3 * len(both)
     allowed = {pair: {b for a, b in both if a == pair[0]} | {pair[0]} for pair in both}
     assert not [t for t in triples if t["negative"] in allowed[t["text"], t["positive"]]]

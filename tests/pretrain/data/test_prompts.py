@@ -61,13 +61,13 @@ def test_an_export_puts_them_before_what_it_encodes(tmp_path, monkeypatch):
     assert library.prompts["query"] == PROMPTS["anchor"]
     for vectors in (library.encode(SENTENCES), library.encode_query(SENTENCES), ours.encode(SENTENCES)):
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    documents = ours.without_prompt([ours.prompts["document"] + one for one in SENTENCES])
+    documents = ours.encode([ours.prompts["document"] + one for one in SENTENCES], "")
     np.testing.assert_allclose(documents, library.encode_document(SENTENCES), atol=1e-5)
     assert np.abs(documents - expected).max() > 0.01
     monkeypatch.setenv("CLEAR_VECTORS", str(tmp_path / "kept"))
     again = open_model(out)
-    for encode, vectors in ((again.encode, expected), (again.without_prompt, ours.without_prompt(SENTENCES))):
-        np.testing.assert_allclose(encode(SENTENCES), vectors, atol=1e-5)
+    for prompt, vectors in ((None, expected), ("", ours.encode(SENTENCES, ""))):
+        np.testing.assert_allclose(again.encode(SENTENCES, prompt), vectors, atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last-two"])
@@ -80,15 +80,15 @@ def test_means_without_prompts_are_those_of_sentence_transformers(tmp_path, pool
     for found, expected in (
         (ours.encode(SENTENCES), library.encode_query(SENTENCES)),
         (
-            ours.without_prompt([PROMPTS["positive"] + one for one in SENTENCES]),
+            ours.encode([PROMPTS["positive"] + one for one in SENTENCES], ""),
             library.encode_document(SENTENCES),
         ),
-        (ours.without_prompt(SENTENCES), library.encode(SENTENCES, prompt="")),
+        (ours.encode(SENTENCES, ""), library.encode(SENTENCES, prompt="")),
     ):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     with_prompts = open_model(export(tmp_path / "all"))
     assert np.abs(with_prompts.encode(SENTENCES) - ours.encode(SENTENCES)).max() > 0.01
-    same = [model.without_prompt(SENTENCES) for model in (with_prompts, ours)]
+    same = [model.encode(SENTENCES, "") for model in (with_prompts, ours)]
     np.testing.assert_array_equal(*same)
 
 

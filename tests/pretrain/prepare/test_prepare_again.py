@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cache_helpers import make as make_cache
 from loader_helpers import write_folder
 from prepare_helpers import config, digest, make_corpus
 from run_helpers import command, finish, start
 
 from augment.core.ragged import Ragged
-from pretrain.cache.run import cache
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import Source
@@ -129,16 +129,16 @@ def test_a_cache_that_another_process_has_finished_is_compared_and_kept(
     out, before = tmp_path / "out", {}
 
     def other() -> None:
-        cache(tiny_data, out, {"augmented": "crop|repeat"}, **QUIETLY)
+        make_cache(tiny_data, out, {"augmented": "crop|repeat"}, **QUIETLY)
         before.update(digest(out))
 
     finished_meanwhile(monkeypatch, other)
     monkeypatch.setattr(jobs, "run_jobs", once(jobs.run_jobs))
     if spec == "crop|repeat":
-        assert cache(tiny_data, out, {"augmented": spec}, **QUIETLY) == read_manifest(out)
+        assert make_cache(tiny_data, out, {"augmented": spec}, **QUIETLY) == read_manifest(out)
     else:
         with pytest.raises(UserError, match=": columns is"):
-            cache(tiny_data, out, {"augmented": spec}, **QUIETLY)
+            make_cache(tiny_data, out, {"augmented": spec}, **QUIETLY)
     assert digest(out) == before
 
 
@@ -178,10 +178,10 @@ def test_data_of_an_earlier_version_is_used_and_said_so(corpus, tmp_path, capsys
 def test_what_is_made_of_old_data_is_old(tiny_data, tmp_path):
     shutil.copytree(tiny_data, tmp_path / "data")
     make_old(tmp_path / "data")
-    manifest = cache(tmp_path / "data", tmp_path / "cache", {"augmented": "crop|repeat"}, **QUIETLY)
+    manifest = make_cache(tmp_path / "data", tmp_path / "cache", {"augmented": "crop|repeat"}, **QUIETLY)
     assert manifest["preparation"] == 1 and "clearly cache" in outdated(tmp_path / "cache", manifest)
     assert (
-        cache(tiny_data, tmp_path / "new", {"augmented": "crop|repeat"}, **QUIETLY)["preparation"]
+        make_cache(tiny_data, tmp_path / "new", {"augmented": "crop|repeat"}, **QUIETLY)["preparation"]
         == PREPARATION
     )
 

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pretrain.telemetry.intervals import draws, interval, paired_error, spearman_of_draws, unpaired_error
+from finetune.answers import Answers, resampled_figures
+from pretrain.telemetry.intervals import draws, interval, paired_error, unpaired_error
+
+
+def spearman_of_draws(name, gold, similarities, count):
+    runs = [Answers(values[None], gold, ("spearman",), "") for values in similarities]
+    return resampled_figures([name], runs, count)
 
 
 def test_ranks_of_a_draw_are_those_of_the_drawn_pairs():

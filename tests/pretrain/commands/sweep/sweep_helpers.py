@@ -4,6 +4,7 @@ from pathlib import Path
 
 import yaml
 
+from finetune.results import Evaluation, write
 from pretrain.commands.sweep.file import expand, read_sweep
 
 ROOT = Path(__file__).parents[4]
@@ -24,3 +25,12 @@ def entries_of(folder, given=None, size="", **tree):
     """Return the rows of `write_sweep`, expanded."""
     path = write_sweep(folder, **tree)
     return expand(read_sweep(path), path.parent, given or {}, size)
+
+
+def write_sts(folder, figures, answers=None):
+    """Write what `clearly sts` writes of a model that pools the mean."""
+    found = Evaluation("sts", "m", "mean", "mean", "cosine")
+    for task, figure in figures.items():
+        scores = {"mean" if task.startswith("average") else "spearman_all": figure}
+        found.add(task, next(iter(scores)), scores, answers=(answers or {}).get(task))
+    write(found, folder)

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 from scipy import stats
-from sweep_helpers import entries_of, write_sweep
+from sweep_helpers import entries_of, write_sts, write_sweep
 
-from pretrain.commands.sweep.differences import baseline_of, tasks_of
+from finetune.answers import Answers
 from pretrain.commands.sweep.file import expand, read_sweep
 from pretrain.commands.sweep.runs import SweepPlan
-from pretrain.commands.sweep.table import collect, tabulate
+from pretrain.commands.sweep.table import baseline_of, collect, tabulate, tasks_of
 from pretrain.common.errors import UserError
 
 SEEDS = [1, 2, 3, 4, 5]
@@ -24,11 +24,8 @@ def finish(run, figure, gold=None, similarities=None, **inputs):
     (run.folder / "report" / "summary.json").write_text(json.dumps(summary))
     row = {"step": 4, "evaluation": {"stsb-dev": figure + 10}}
     (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    scores = {"mean": {"STS-B": {"spearman_all": figure}}}
-    (run.folder / "sweep" / "sts-mean.json").write_text(json.dumps({"results": scores}))
-    if gold is not None:
-        kept = {"STS-B/gold": gold.astype(np.float32), "STS-B/mean": similarities.astype(np.float32)}
-        np.savez(run.folder / "sweep" / "sts-mean.npz", **kept)
+    kept = {} if gold is None else {"STS-B": Answers.of(similarities, gold, "spearman", "STS-B")}
+    write_sts(run.folder / "sweep", {"STS-B": figure}, kept)
 
 
 def plan_of(tmp_path, **tree):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from loader_helpers import has_ended
 from run_helpers import wait_for
-from sweep_helpers import ROOT, entries_of, write_sweep
+from sweep_helpers import ROOT, entries_of, write_sts, write_sweep
 
 from augment.spec.grammar import parse
+from finetune.answers import Answers
 from pretrain.commands.sweep.evaluations import EvaluatedModel, evaluate, metric, models_of
 from pretrain.commands.sweep.file import expand, read_sweep
 from pretrain.commands.sweep.runs import StopRequested, SweepPlan
@@ -57,8 +58,6 @@ def test_an_evaluation_with_a_label_is_kept_apart(tmp_path):
         str(tmp_path),
     ]
     assert "--label" not in EvaluatedModel("m", "cls", tmp_path).words("senteval-dev", "--setting dev")
-    words = EvaluatedModel("m", "cls", tmp_path).words("sts", "")
-    assert words[words.index("--pair_file") + 1] == str(tmp_path / "sts-cls.npz")
 
 
 def test_columns_may_be_of_what_a_run_started_from_and_of_where_a_row_is(tmp_path):
@@ -159,15 +158,18 @@ def test_columns_name_augmentations_as_results_do():
     assert named == 9
 
 
-def test_similarities_are_those_of_the_pooling(tmp_path):
+def test_answers_are_those_that_the_evaluation_kept(tmp_path):
     model = EvaluatedModel("m", "mean", tmp_path)
-    assert model.similarities("STS12") is None
+    assert model.answers("STS12") is None
     gold = np.arange(3, dtype=np.float32)
-    kept = {"STS12/gold": gold, "STS12/cls": gold + 1, "STS12/mean": gold + 2, "STS13/gold": gold}
-    np.savez(model.pairs, **kept)
-    found = model.similarities("STS12")
-    assert np.array_equal(found[0], gold) and np.array_equal(found[1], gold + 2)
-    assert model.similarities("STS13") is None and model.similarities("STS14") is None
-    model.pairs.write_bytes(model.pairs.read_bytes().replace(gold.tobytes(), (gold + 9).tobytes(), 1))
-    with pytest.raises(UserError, match=r"is damaged.*evaluate sts again"):
-        model.similarities("STS12")
+    write_sts(tmp_path, {"STS12": 50.0, "STS13": 40.0}, {"STS12": Answers.of(gold + 2, gold, "spearman", "")})
+    found = model.answers("STS12")
+    assert np.array_equal(found.gold, gold) and np.array_equal(found.predicted, [gold + 2])
+    assert model.answers("STS13") is None and model.answers("STS14") is None
+    assert metric(model, "sts.STS12") == 50.0
+    (tmp_path / "sts-mean.answers.npz").write_bytes(b"torn")
+    with pytest.raises(UserError, match=r"evaluate STS12 again: remove .*sts-mean.json"):
+        model.answers("STS12")
+    model.results("sts").write_text(json.dumps({"results": {}}))
+    with pytest.raises(UserError, match=r"of an earlier version: remove it"):
+        metric(model, "sts.STS12")

@@ -6,7 +6,7 @@ import pytest
 from loader_helpers import batches, damage, write_folder
 
 from augment.core.ragged import Ragged
-from pretrain.commands.verify.records import LedgerRecord, compare
+from pretrain.commands.verify.files import LedgerRecord, compare
 from pretrain.commands.verify.replay import Replay
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
