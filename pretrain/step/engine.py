@@ -1,7 +1,7 @@
 """The DeepSpeed engine: its configuration, process group and start."""
 
 import os
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -85,58 +85,40 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> None:
 # up: what was given and not looked up is unknown. So nothing here lists DeepSpeed's keys, which change.
 
 
-class KeyRecorder(dict):
-    """A tree of options that records, section by section, which keys were looked up.
+class KeyRecorder(MutableMapping, dict):  # type: ignore[misc]
+    """A tree of options in which every section records the keys that were looked up in it."""
 
-    looked_up: dotted path of a section, with a dot at its end -> keys.
-    """
-
-    def __init__(self, tree: dict[str, Any], path: str = "", looked_up: dict[str, set[str]] | None = None):
-        self.path, self.looked_up = path, {} if looked_up is None else looked_up
-        self.looked_up.setdefault(path, set())
-        super().__init__(
-            {  # a section of a copy records already
-                key: KeyRecorder(value, f"{path}{key}.", self.looked_up) if type(value) is dict else value
-                for key, value in tree.items()
-            }
-        )
-
-    def __contains__(self, key: object) -> bool:
-        self.looked_up[self.path].add(str(key))
-        return super().__contains__(key)
+    def __init__(self, tree: dict[str, Any]):
+        self.looked_up: set[str] = set()
+        sections = {key: KeyRecorder(value) for key, value in tree.items() if type(value) is dict}
+        dict.__init__(self, tree | sections)
 
     def __getitem__(self, key: str) -> Any:
-        self.looked_up[self.path].add(str(key))
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.looked_up[self.path].add(str(key))
-        return super().get(key, default)
+        self.looked_up.add(str(key))
+        return dict.__getitem__(self, key)
 
     # defined, it lets `f(**section)` look up every key, and not copy the table
     def __iter__(self) -> Iterator[str]:
-        return super().__iter__()
-
-    def keys(self) -> Any:  # a dict's own type of keys cannot be derived from
-        return KeysView(self)
-
-    def items(self) -> Any:
-        return [(key, self[key]) for key in self]
+        return dict.__iter__(self)
 
     def __copy__(self) -> "KeyRecorder":
-        return KeyRecorder(dict(super().items()), self.path, self.looked_up)
+        copied = KeyRecorder(dict(dict.items(self)))
+        copied.looked_up = self.looked_up
+        return copied
 
-    def unknown(self) -> list[tuple[str, str]]:
-        """Return (section's path, key) of what was given and never read.
+    __len__, __setitem__, __delitem__ = dict.__len__, dict.__setitem__, dict.__delitem__
+
+    def unknown(self, path: str = "") -> list[tuple[str, set[str]]]:
+        """Return (dotted name, keys looked up beside it) of what was given and never read.
 
         A section of which nothing was read was handed on whole, to a model that refuses unknown keys itself.
         """
-        if self.path and not self.looked_up[self.path]:
-            return []
-        unknown = [(self.path, key) for key in self if key not in self.looked_up[self.path]]
-        for key, value in super().items():
-            if isinstance(value, KeyRecorder) and (self.path, key) not in unknown:
-                unknown += value.unknown()
+        unknown = []
+        for key, value in dict.items(self):
+            if key not in self.looked_up:
+                unknown.append((path + key, self.looked_up))
+            elif isinstance(value, KeyRecorder) and value.looked_up:
+                unknown += value.unknown(f"{path}{key}.")
         return unknown
 
 
@@ -171,11 +153,10 @@ def check_options(options: dict[str, Any]) -> None:
         what = f"{type(error).__name__}: {error}"
         raise UserError(f"DeepSpeed refuses the options under deepspeed: {what}") from None
     if unknown := tree.unknown():
-        texts = [
-            f"unknown key deepspeed.{path}{key}"
-            + nearest(key, sorted(tree.looked_up[path] - {key}), f"deepspeed.{path}")
-            for path, key in unknown
-        ]
+        texts = []
+        for name, known in unknown:
+            section, _, key = f"deepspeed.{name}".rpartition(".")
+            texts.append(f"unknown key {section}.{key}{nearest(key, sorted(known), f'{section}.')}")
         raise UserError("; ".join(texts))
 
 
