@@ -40,13 +40,13 @@ from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
 from pretrain.step.graphs import Graphs
 from pretrain.step.model import Request, SentenceModel
-from pretrain.step.negatives import count_negatives
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import (
     GUIDE,
     MOMENTUM,
     VIEWS,
     StepPlan,
+    count_negatives,
     initial_owners,
     masking,
     passes_of,
