@@ -12,7 +12,6 @@ of DiffCSE's discriminator is then one rank's own. On a CPU, without streams, it
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -41,15 +40,6 @@ class Coalesced:
         self.engine.backward(loss, scale_wrt_gas=False)
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """A bucket under way: its gradients as one vector, what travels of them, and the work to wait for."""
-
-    gradients: Tensor
-    wire: Tensor
-    work: dist.Work
-
-
 class Buckets:
     """Gradients of parameters held whole (ZeRO 0 and 1), reduced bucket by bucket.
 
@@ -72,7 +62,8 @@ class Buckets:
         trained = [p for p in engine.module.parameters() if p.requires_grad]
         self.buckets = cut_buckets(trained[::-1], engine.zero_reduce_bucket_size())
         self._bucket_of = {id(p): number for number, bucket in enumerate(self.buckets) for p in bucket}
-        self._sent: list[_Sent] = []
+        # buckets under way: gradients as one vector, what travels of them, and the work to wait for
+        self._sent: list[tuple[Tensor, Tensor, dist.Work]] = []
         self._awaited: list[set[int]] = []  # of each bucket: parameters that the last pass has yet to reach
 
     @contextmanager
@@ -80,11 +71,11 @@ class Buckets:
         self._sent = []
         yield
         self._send_all()
-        for sent in self._sent:
-            sent.work.wait()
-            if sent.wire is not sent.gradients:
-                sent.gradients.copy_(sent.wire)
-            sent.gradients.div_(self.world)
+        for gradients, wire, work in self._sent:
+            work.wait()
+            if wire is not gradients:
+                gradients.copy_(wire)
+            gradients.div_(self.world)
         self._sent = []
         self._hand_over()
 
@@ -138,7 +129,7 @@ class Buckets:
         for parameter, part in zip(bucket, whole.split([p.numel() for p in bucket])):
             parameter.grad = part.view_as(parameter)  # frees the gradient of its own
         wire = whole.to(self.dtype)
-        self._sent.append(_Sent(whole, wire, dist.all_reduce(wire, async_op=True)))
+        self._sent.append((whole, wire, dist.all_reduce(wire, async_op=True)))
 
     def _hand_over(self) -> None:
         """Leave the gradients where the engine's optimizer takes them."""
