@@ -130,12 +130,8 @@ def check_options(options: dict[str, Any]) -> None:
     """
     zero = options.get("zero_optimization", {})
     for key, value in zero.items() if isinstance(zero, dict) else ():
-        offloads = "offload" in key or key == "zenflow"
-        if (
-            offloads
-            and value
-            and not (isinstance(value, dict) and value.get("device", "none") in (None, "none"))
-        ):
+        offloads = value and ("offload" in key or key == "zenflow")
+        if offloads and not (isinstance(value, dict) and value.get("device", "none") in (None, "none")):
             raise UserError(
                 f"deepspeed.zero_optimization.{key}: offload is not supported; against memory use train.zero "
                 "3 or a smaller train.micro_batch_tokens"
