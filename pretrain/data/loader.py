@@ -171,7 +171,7 @@ class Loader:
 
     def __iter__(self) -> Generator[RankBatch, None, None]:
         if self.settings.workers == 0:
-            return self._batches(itertools.starmap(self.maker.make, self._items()))
+            return self._batches(itertools.starmap(self.maker.make, self.items()))
         return self._iterate_workers()
 
     def _steps(self) -> Iterator[tuple[int, int]]:
@@ -181,7 +181,7 @@ class Loader:
                 for first in range(begin, stop, self.block_steps):
                     yield first, min(first + self.block_steps, stop)
 
-    def _items(self) -> Iterator[tuple[int, int, int, int]]:
+    def items(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield what each block is of: (first step, stop step, first lane, stop lane). They may be millions.
 
         The groups of lanes take turns, and so do the workers: a worker always gets the same group.
@@ -210,7 +210,7 @@ class Loader:
 
     def _iterate_workers(self) -> Generator[RankBatch, None, None]:
         settings = self.settings
-        processes = WorkerProcesses(self.maker, self._items(), settings.workers)
+        processes = WorkerProcesses(self.maker, self.items(), settings.workers)
         try:
             for batch in self._batches(processes):
                 yield batch
