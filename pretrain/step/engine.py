@@ -1,7 +1,7 @@
 """The DeepSpeed engine: its configuration, process group and start."""
 
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -85,28 +85,30 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> None:
 # up: what was given and not looked up is unknown. So nothing here lists DeepSpeed's keys, which change.
 
 
-class KeyRecorder(MutableMapping, dict):  # type: ignore[misc]
+class KeyRecorder(dict):
     """A tree of options in which every section records the keys that were looked up in it."""
 
     def __init__(self, tree: dict[str, Any]):
         self.looked_up: set[str] = set()
         sections = {key: KeyRecorder(value) for key, value in tree.items() if type(value) is dict}
-        dict.__init__(self, tree | sections)
+        super().__init__(tree | sections)
 
     def __getitem__(self, key: str) -> Any:
         self.looked_up.add(str(key))
-        return dict.__getitem__(self, key)
+        return super().__getitem__(key)
 
     # defined, it lets `f(**section)` look up every key, and not copy the table
     def __iter__(self) -> Iterator[str]:
-        return dict.__iter__(self)
+        return super().__iter__()
 
     def __copy__(self) -> "KeyRecorder":
-        copied = KeyRecorder(dict(dict.items(self)))
+        copied = KeyRecorder(dict(super().items()))
         copied.looked_up = self.looked_up
         return copied
 
-    __len__, __setitem__, __delitem__ = dict.__len__, dict.__setitem__, dict.__delitem__
+    # these look keys up by the methods above, where dict's own read its table
+    __contains__, get = Mapping.__contains__, Mapping.get  # type: ignore[assignment]
+    keys, items = Mapping.keys, Mapping.items  # type: ignore[assignment]
 
     def unknown(self, path: str = "") -> list[tuple[str, set[str]]]:
         """Return (dotted name, keys looked up beside it) of what was given and never read.
@@ -114,7 +116,7 @@ class KeyRecorder(MutableMapping, dict):  # type: ignore[misc]
         A section of which nothing was read was handed on whole, to a model that refuses unknown keys itself.
         """
         unknown = []
-        for key, value in dict.items(self):
+        for key, value in super().items():
             if key not in self.looked_up:
                 unknown.append((path + key, self.looked_up))
             elif isinstance(value, KeyRecorder) and value.looked_up:
