@@ -49,40 +49,33 @@ def longest_text(max_length: int) -> int:
     return min(MOST_CHARACTERS, 64 * max_length)
 
 
-class Annotator:
-    """Parses chunks of texts, in this process; preparation runs as many as it has workers.
+def annotate(
+    texts: Sequence[str], sequences: Ragged, parser: dict[str, str], max_length: int, counts: Counter[str]
+) -> dict[str, bytes]:
+    """Return the members of the shard for the texts of N stored sequences; an empty sequence has none.
 
     Texts are kept and parsed whole, also where their tokens in the shard are cut to max_length: an
     augmentation is to see all of a sentence, as it does in the papers.
 
-    parser: as `describe_parser` gives it. max_length: of the data, in tokens.
+    parser: as `describe_parser` gives it. max_length: of the data, in tokens. counts: is added to.
     """
-
-    def __init__(self, parser: dict[str, str], max_length: int):
-        self.parser, self.longest = parser, longest_text(max_length)
-
-    def members(self, texts: Sequence[str], sequences: Ragged, counts: Counter[str]) -> dict[str, bytes]:
-        """Return the members of the shard for the texts of N stored sequences; an empty sequence has none."""
-        kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]
-        counts["texts_too_long_to_parse_whole"] += sum(len(text) > self.longest for text in kept)
-        kept = [_head(text, self.longest) for text in kept]
-        members = self._parse(kept)
-        counts["annotated_words"] += len(members["word_tags.u16"]) // 2
-        counts["annotation_bytes"] += sum(map(len, members.values()))
-        return members
-
-    def _parse(self, texts: list[str]) -> dict[str, bytes]:
-        language = self.parser["language"]
-        rows = [row for row, text in enumerate(texts) if text]
-        sentences = [ParsedSentence(text, (), (), (), (), (), (), (), language) for text in texts]
-        # Any script: a chunk may be a single foreign text. `check_corpus` has judged the corpus as a whole.
-        parsed = parse_texts((texts[row] for row in rows), self.parser["parser"], any_script=True)
-        for row, sentence in zip(rows, parsed):
-            sentences[row] = sentence
-        try:
-            return pack(sentences)
-        except ValueError as error:
-            raise UserError(f"--annotate {self.parser['parser']}: {error}. Lower --chunk-tokens.") from error
+    longest, language = longest_text(max_length), parser["language"]
+    kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]
+    counts["texts_too_long_to_parse_whole"] += sum(len(text) > longest for text in kept)
+    kept = [_head(text, longest) for text in kept]
+    rows = [row for row, text in enumerate(kept) if text]
+    sentences = [ParsedSentence(text, (), (), (), (), (), (), (), language) for text in kept]
+    # Any script: a chunk may be a single foreign text. `check_corpus` has judged the corpus as a whole.
+    parsed = parse_texts((kept[row] for row in rows), parser["parser"], any_script=True)
+    for row, sentence in zip(rows, parsed):
+        sentences[row] = sentence
+    try:
+        members = pack(sentences)
+    except ValueError as error:
+        raise UserError(f"--annotate {parser['parser']}: {error}. Lower --chunk-tokens.") from error
+    counts["annotated_words"] += len(members["word_tags.u16"]) // 2
+    counts["annotation_bytes"] += sum(map(len, members.values()))
+    return members
 
 
 def _head(text: str, longest: int) -> str:

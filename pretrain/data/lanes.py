@@ -17,7 +17,6 @@ in O(B).
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -85,17 +84,6 @@ def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
     return out
 
 
-@dataclass(frozen=True)
-class _EpochOrder:
-    """One epoch's order of chunks.
-
-    Position p of the epoch lies in chunk order[searchsorted(ends, p, 'right')].
-    """
-
-    order: np.ndarray  # int64[C]
-    ends: np.ndarray  # int64[C], cumulative sizes in that order
-
-
 def lanes_of_rank(lanes: int, rank: int, world_size: int) -> tuple[int, int]:
     """Return the lanes [start, stop) that a rank serves: numbers that differ by one at most.
 
@@ -159,7 +147,7 @@ class Lanes:
         self.steps_per_epoch = self.num_sequences // self.global_batch
         self.sizes = BatchSizes(global_batch, lanes, start_batch or global_batch, growth_steps)
         self._early = self._places_of_growth()
-        self._epochs: OrderedDict[int, _EpochOrder] = OrderedDict()
+        self._epochs: OrderedDict[int, tuple[np.ndarray, np.ndarray]] = OrderedDict()
 
     def slice_of(self, rank: int, world_size: int) -> tuple[int, int]:
         """Return the lanes [start, stop) that a rank serves; raises as `require_lanes`."""
@@ -238,7 +226,7 @@ class Lanes:
         self, epoch: int, offsets: np.ndarray, share: int, lane_start: int, lane_stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw `share` sequences of each lane at each step of one epoch, whose `offsets` are given."""
-        order = self._epoch_order(epoch)
+        order, ends = self._epoch_order(epoch)
         lane = np.arange(lane_start, lane_stop, dtype=np.int64)
         slice_start = lane * self.num_sequences // self.lanes
         position = (
@@ -246,18 +234,19 @@ class Lanes:
             + slice_start[None, :, None]
             + np.arange(share, dtype=np.int64)[None, None, :]
         ).ravel()
-        place = np.searchsorted(order.ends, position, side="right")
-        chunk = order.order[place]
+        place = np.searchsorted(ends, position, side="right")
+        chunk = order[place]
         size = self.chunk_sizes[chunk]
-        inside = position - (order.ends[place] - size)
+        inside = position - (ends[place] - size)
         key = hash_words(self.seed, _ORDER_IN_CHUNK, epoch, chunk)
         return chunk, permute(inside, size, key)
 
-    def _epoch_order(self, epoch: int) -> _EpochOrder:
+    def _epoch_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the chunks in an epoch's order, and where each ends in it: int64[C] each."""
         if epoch not in self._epochs:
             chunks = np.arange(self.chunk_sizes.size, dtype=np.uint64)
             order = np.argsort(hash_words(self.seed, _ORDER_OF_CHUNKS, epoch, chunks), kind="stable")
-            self._epochs[epoch] = _EpochOrder(order, np.cumsum(self.chunk_sizes[order]))
+            self._epochs[epoch] = order, np.cumsum(self.chunk_sizes[order])
             # Two epochs: a block of steps may cross from one into the next.
             while len(self._epochs) > 2:
                 self._epochs.popitem(last=False)

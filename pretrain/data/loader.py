@@ -135,18 +135,14 @@ class Loader:
         _check_views(reader, spec)
         self.reader, self.settings, self.position = reader, settings, position
         self.lanes = lanes_of(reader, settings)
-        groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
-        largest = max(stop - start for start, stop in groups)
-        block_steps = _block_steps(largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences)
-        spans = [
-            span
-            for first, stop in position.spans
-            for span in itertools.pairwise([first, *self.lanes.sizes.changes(first, stop), stop])
-        ]
-        self.items = _BlockItems(spans, block_steps, groups)
+        self.groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
+        largest = max(stop - start for start, stop in self.groups)
+        self.block_steps = _block_steps(
+            largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences
+        )
         # A lane is in one chunk at a time, and crosses into others within a block; with a little room to
         # spare.
-        chunks_a_lane = 1 + block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
+        chunks_a_lane = 1 + self.block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
         self.maker = BlockMaker(
             reader,
             self.lanes,
@@ -175,13 +171,27 @@ class Loader:
 
     def __iter__(self) -> Generator[RankBatch, None, None]:
         if self.settings.workers == 0:
-            return self._batches(itertools.starmap(self.maker.make, self.items))
+            return self._batches(itertools.starmap(self.maker.make, self.items()))
         return self._iterate_workers()
+
+    def _steps(self) -> Iterator[tuple[int, int]]:
+        """Yield the first and the stop step of the blocks, of equally many sequences a step each."""
+        for start, end in self.position.spans:
+            for begin, stop in itertools.pairwise([start, *self.lanes.sizes.changes(start, end), end]):
+                for first in range(begin, stop, self.block_steps):
+                    yield first, min(first + self.block_steps, stop)
+
+    def items(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield what each block is of: (first step, stop step, first lane, stop lane). They may be millions.
+
+        The groups of lanes take turns, and so do the workers: a worker always gets the same group.
+        """
+        return (steps + lanes for steps in self._steps() for lanes in self.groups)
 
     def _batches(self, blocks: Iterator[RankBatch]) -> Generator[RankBatch, None, None]:
         listed = set(map(substitution_key, self.position.recorded))
-        for first, stop in self.items.steps():
-            parts = [next(blocks) for _ in self.items.groups]
+        for first, stop in self._steps():
+            parts = [next(blocks) for _ in self.groups]
             for step in range(first, stop):
                 batch = RankBatch.concatenate([self._of_step(part, step, stop - first) for part in parts])
                 new = [row for row in batch.substitutions if substitution_key(row) not in listed]
@@ -200,37 +210,13 @@ class Loader:
 
     def _iterate_workers(self) -> Generator[RankBatch, None, None]:
         settings = self.settings
-        processes = WorkerProcesses(self.maker, self.items, settings.workers)
+        processes = WorkerProcesses(self.maker, self.items(), settings.workers)
         try:
             for batch in self._batches(processes):
                 yield batch
                 processes.require_workers()  # at every step: a block may last for minutes
         finally:
             processes.close()
-
-
-@dataclass(frozen=True)
-class _BlockItems:
-    """What each block is of: (first step, stop step, first lane, stop lane). A run may have millions.
-
-    The groups of lanes take turns, and so do the workers: a worker always gets the same group. All steps of a
-    block have equally many sequences.
-
-    spans: (first step, stop step) of steps that follow each other and have equally many sequences.
-    """
-
-    spans: list[tuple[int, int]]
-    block_steps: int
-    groups: list[tuple[int, int]]
-
-    def steps(self) -> Iterator[tuple[int, int]]:
-        """Yield the first and the stop step of the blocks."""
-        for begin, end in self.spans:
-            for first in range(begin, end, self.block_steps):
-                yield first, min(first + self.block_steps, end)
-
-    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
-        return (steps + lanes for steps in self.steps() for lanes in self.groups)
 
 
 def lanes_of(reader: ShardReader, settings: LoaderSettings) -> Lanes:

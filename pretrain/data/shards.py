@@ -201,23 +201,20 @@ class ShardReader:
 
     def _fragment(self, chunk: int) -> bytes:
         number, size = int(self._shard[chunk]), int(self._bytes[chunk])
+        file = self.folder / self._files[number]
         try:
             if number not in self._open:
                 # far below the usual limit of 1024 files, even with several readers
                 if len(self._open) >= 64:
                     os.close(self._open.pop(next(iter(self._open))))
-                self._open[number] = os.open(self.folder / self._files[number], os.O_RDONLY)
+                self._open[number] = os.open(file, os.O_RDONLY)
             fragment = os.pread(self._open[number], size, int(self._offset[chunk]))
         except FileNotFoundError as error:
-            raise DamagedShard(self.folder / self._files[number], chunk, "the file is missing") from error
+            raise DamagedShard(file, chunk, "the file is missing") from error
         except OSError as error:
-            raise DamagedShard(
-                self.folder / self._files[number], chunk, f"cannot be read ({error.strerror})"
-            ) from error
+            raise DamagedShard(file, chunk, f"cannot be read ({error.strerror})") from error
         if len(fragment) != size:
-            raise DamagedShard(
-                self.folder / self._files[number], chunk, f"cut short, {len(fragment)} of {size} bytes"
-            )
+            raise DamagedShard(file, chunk, f"cut short, {len(fragment)} of {size} bytes")
         return fragment
 
     def close(self) -> None:

@@ -96,8 +96,7 @@ def export(
                         make_folder(hidden)
                         _write(chosen, run, hidden)
                 write_sums(hidden)
-                _keep_times(hidden, out)
-                _share(hidden)
+                _settle_weights(hidden, out)
                 put_in_place(hidden, out)
             finally:
                 discard(hidden)
@@ -148,18 +147,16 @@ def is_export(folder: Path) -> bool:
     return (folder / MARK).is_file()
 
 
-def _keep_times(hidden: Path, out: Path) -> None:
-    """Give weights that the old export has, too, their time there: evaluations know weights by it."""
+def _settle_weights(hidden: Path, out: Path) -> None:
+    """Give weights, which safetensors writes for their owner alone, the mode of the other files.
+
+    Weights that the old export has, too, keep their time there: evaluations know weights by it.
+    """
     for new in hidden.rglob("*.safetensors"):
         before = out / new.relative_to(hidden)
         if before.is_file() and filecmp.cmp(new, before, shallow=False):
             shutil.copystat(before, new)
-
-
-def _share(hidden: Path) -> None:
-    """Give weights, which safetensors writes for their owner alone, the mode of the other files."""
-    for weights in hidden.rglob("*.safetensors"):
-        shutil.copymode(hidden / "config.json", weights)
+        shutil.copymode(hidden / "config.json", new)
 
 
 def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> tuple[Any, str]:

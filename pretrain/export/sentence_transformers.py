@@ -228,10 +228,9 @@ def _file(source: str, name: str) -> str | None:
 
 def layer_weights(second: int, layers: int) -> list[float]:
     """Return the weights of hidden states 0 (embeddings) to `layers` that average the last with `second`."""
-    index = second if second >= 0 else layers + 1 + second
     weights = [0.0] * (layers + 1)
-    weights[index] += 1.0
-    weights[layers] += 1.0
+    for state in (second, layers):  # below 0: counted from the last
+        weights[state] += 1.0
     return weights
 
 

@@ -1,7 +1,7 @@
 """The DeepSpeed engine: its configuration, process group and start."""
 
 import os
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -86,57 +86,41 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> None:
 
 
 class KeyRecorder(dict):
-    """A tree of options that records, section by section, which keys were looked up.
+    """A tree of options in which every section records the keys that were looked up in it."""
 
-    looked_up: dotted path of a section, with a dot at its end -> keys.
-    """
-
-    def __init__(self, tree: dict[str, Any], path: str = "", looked_up: dict[str, set[str]] | None = None):
-        self.path, self.looked_up = path, {} if looked_up is None else looked_up
-        self.looked_up.setdefault(path, set())
-        super().__init__(
-            {  # a section of a copy records already
-                key: KeyRecorder(value, f"{path}{key}.", self.looked_up) if type(value) is dict else value
-                for key, value in tree.items()
-            }
-        )
-
-    def __contains__(self, key: object) -> bool:
-        self.looked_up[self.path].add(str(key))
-        return super().__contains__(key)
+    def __init__(self, tree: dict[str, Any]):
+        self.looked_up: set[str] = set()
+        sections = {key: KeyRecorder(value) for key, value in tree.items() if type(value) is dict}
+        super().__init__(tree | sections)
 
     def __getitem__(self, key: str) -> Any:
-        self.looked_up[self.path].add(str(key))
+        self.looked_up.add(str(key))
         return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.looked_up[self.path].add(str(key))
-        return super().get(key, default)
 
     # defined, it lets `f(**section)` look up every key, and not copy the table
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
-    def keys(self) -> Any:  # a dict's own type of keys cannot be derived from
-        return KeysView(self)
-
-    def items(self) -> Any:
-        return [(key, self[key]) for key in self]
-
     def __copy__(self) -> "KeyRecorder":
-        return KeyRecorder(dict(super().items()), self.path, self.looked_up)
+        copied = KeyRecorder(dict(super().items()))
+        copied.looked_up = self.looked_up
+        return copied
 
-    def unknown(self) -> list[tuple[str, str]]:
-        """Return (section's path, key) of what was given and never read.
+    # these look keys up by the methods above, where dict's own read its table
+    __contains__, get = Mapping.__contains__, Mapping.get  # type: ignore[assignment]
+    keys, items = Mapping.keys, Mapping.items  # type: ignore[assignment]
+
+    def unknown(self, path: str = "") -> list[tuple[str, set[str]]]:
+        """Return (dotted name, keys looked up beside it) of what was given and never read.
 
         A section of which nothing was read was handed on whole, to a model that refuses unknown keys itself.
         """
-        if self.path and not self.looked_up[self.path]:
-            return []
-        unknown = [(self.path, key) for key in self if key not in self.looked_up[self.path]]
+        unknown = []
         for key, value in super().items():
-            if isinstance(value, KeyRecorder) and (self.path, key) not in unknown:
-                unknown += value.unknown()
+            if key not in self.looked_up:
+                unknown.append((path + key, self.looked_up))
+            elif isinstance(value, KeyRecorder) and value.looked_up:
+                unknown += value.unknown(f"{path}{key}.")
         return unknown
 
 
@@ -148,12 +132,8 @@ def check_options(options: dict[str, Any]) -> None:
     """
     zero = options.get("zero_optimization", {})
     for key, value in zero.items() if isinstance(zero, dict) else ():
-        offloads = "offload" in key or key == "zenflow"
-        if (
-            offloads
-            and value
-            and not (isinstance(value, dict) and value.get("device", "none") in (None, "none"))
-        ):
+        offloads = value and ("offload" in key or key == "zenflow")
+        if offloads and not (isinstance(value, dict) and value.get("device", "none") in (None, "none")):
             raise UserError(
                 f"deepspeed.zero_optimization.{key}: offload is not supported; against memory use train.zero "
                 "3 or a smaller train.micro_batch_tokens"
@@ -171,11 +151,10 @@ def check_options(options: dict[str, Any]) -> None:
         what = f"{type(error).__name__}: {error}"
         raise UserError(f"DeepSpeed refuses the options under deepspeed: {what}") from None
     if unknown := tree.unknown():
-        texts = [
-            f"unknown key deepspeed.{path}{key}"
-            + nearest(key, sorted(tree.looked_up[path] - {key}), f"deepspeed.{path}")
-            for path, key in unknown
-        ]
+        texts = []
+        for name, known in unknown:
+            section, _, key = f"deepspeed.{name}".rpartition(".")
+            texts.append(f"unknown key {section}.{key}{nearest(key, sorted(known), f'{section}.')}")
         raise UserError("; ".join(texts))
 
 

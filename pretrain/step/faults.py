@@ -250,12 +250,12 @@ def diagnose(
         decode: token ids -> text.
         again: False: nothing was not finite; only the batch is described.
     """
-    first = _First()
+    first: dict[str, tuple[int, str]] = {}
     broken: list[int] = []
     described = list(range(len(batch)))
     if again:
         whole.graphs.on = False  # where a graph is repeated no module runs
-        with first.watching(whole.engine.module):
+        with _watched(whole.engine.module) as first:
             result = whole.compute(batch)
         if result.views is not None:
             broken = (~result.views.isfinite().all(-1).all(0)).nonzero().flatten().tolist()
@@ -263,50 +263,42 @@ def diagnose(
         start = sum(gathered(len(batch))[: whole.rank])  # ranks may differ in their number of lanes
         described = [place - start for place in broken if 0 <= place - start < len(batch)] or described
     texts = [(int(batch.sequence_ids[i]), decode(batch.original[i].tolist())) for i in described[:SHOWN]]
-    ranks = gathered((first.module, first.parameter, texts))
+    ranks = gathered((first, texts))
     of_broken = [] if len(broken) == len(ids) else [ids[place] for place in broken]
-    of_ranks = [text for *_, of_rank in ranks for text in of_rank if not of_broken or text[0] in of_broken]
-    return Finding(ids, of_broken, of_ranks, _first_of(ranks, 0), _first_of(ranks, 1), again)
+    of_ranks = [text for _, of_rank in ranks for text in of_rank if not of_broken or text[0] in of_broken]
+    return Finding(ids, of_broken, of_ranks, _first_of(ranks, "forward"), _first_of(ranks, "backward"), again)
 
 
-class _First:
-    """The first module and the first parameter of this rank where something was not finite.
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[dict[str, tuple[int, str]]]:
+    """Look at every output and every gradient inside; each look waits for the device.
 
-    Each with a number: 1 where what was not finite was given to it, so that another rank has made it.
+    Yields what gets the first module ("forward") and the first parameter ("backward") of this rank where
+    something was not finite, each with a number: 1 where what was not finite was given to it, so that another
+    rank has made it.
     """
+    first: dict[str, tuple[int, str]] = {}
 
-    module: tuple[int, str] | None = None
-    parameter: tuple[int, str] | None = None
+    def look(name: str, module: nn.Module, inputs: tuple, output: Any) -> None:
+        if "forward" not in first and not _finite(output):
+            given, what = inputs, f"{name} ({type(module).__name__})"
+            if not name:
+                given, what = inputs[0].arguments, f"the losses ({inputs[0].method.__name__})"
+            first["forward"] = int(not _finite(given)), what
 
-    @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        """Look at every output and every gradient inside; each look waits for the device."""
-        hooks = [
-            module.register_forward_hook(functools.partial(self._look, name))
-            for name, module in model.named_modules()
-        ]
-        hooks += [
-            p.register_hook(functools.partial(self._look_at_gradient, name))
-            for name, p in model.named_parameters()
-            if p.requires_grad
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+    def look_at_gradient(name: str, gradient: Tensor) -> None:
+        if "backward" not in first and not _finite(gradient):
+            first["backward"] = 0, name
 
-    def _look(self, name: str, module: nn.Module, inputs: tuple, output: Any) -> None:
-        if self.module is None and not _finite(output):
-            given = inputs if name else inputs[0].arguments
-            what = (
-                f"{name} ({type(module).__name__})" if name else f"the losses ({inputs[0].method.__name__})"
-            )
-            self.module = int(not _finite(given)), what
-
-    def _look_at_gradient(self, name: str, gradient: Tensor) -> None:
-        if self.parameter is None and not _finite(gradient):
-            self.parameter = 0, name
+    hooks = [module.register_forward_hook(functools.partial(look, n)) for n, module in model.named_modules()]
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            hooks.append(parameter.register_hook(functools.partial(look_at_gradient, name)))
+    try:
+        yield first
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _finite(values: Any) -> bool:
@@ -317,8 +309,8 @@ def _finite(values: Any) -> bool:
     )
 
 
-def _first_of(ranks: list[tuple], number: int) -> list[str]:
+def _first_of(ranks: list[tuple], kind: str) -> list[str]:
     """Return what ranks have seen: of those to whom nothing broken was given, where there are such."""
-    seen = [(rank, of_rank[number]) for rank, of_rank in enumerate(ranks) if of_rank[number] is not None]
+    seen = [(rank, first[kind]) for rank, (first, _) in enumerate(ranks) if kind in first]
     least = min((given for _, (given, _) in seen), default=0)
     return [f"rank {rank}: {what}" for rank, (given, what) in seen if given == least]

@@ -231,12 +231,22 @@ def read_sound(
     Raises:
         DamagedShard: a chunk is damaged, and skip_damaged is False.
     """
+    damaged = dict(recorded)
     while True:
-        chunks, damaged = _first_sound(reader, wanted, skip_damaged, recorded)
+        chunks: dict[int, Chunk] = {}
+        for index in range(reader.num_chunks):
+            if index in damaged or sum(len(chunk.sequences) for chunk in chunks.values()) >= wanted:
+                continue
+            try:
+                chunks[index] = reader.read(index)
+            except DamagedShard as error:
+                if not skip_damaged:
+                    raise
+                damaged[index] = error.reason
         every = gathered(damaged)
         if all(other.keys() == every[0].keys() for other in every):
             break
-        recorded = {chunk: reason for other in every for chunk, reason in other.items()}
+        damaged = {chunk: reason for other in every for chunk, reason in other.items()}
     if not chunks:
         raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
     sentences = None
@@ -250,22 +260,3 @@ def read_sound(
     sequences = Ragged.concatenate([chunk.sequences for chunk in chunks.values()])
     ids = np.concatenate([chunk.sequence_ids for chunk in chunks.values()])
     return sequences.slice(0, min(wanted, len(ids))), ids[:wanted], sentences, damaged
-
-
-def _first_sound(
-    reader: ShardReader, wanted: int, skip_damaged: bool, recorded: dict[int, str]
-) -> tuple[dict[int, Chunk], dict[int, str]]:
-    """Return the first sound chunks that hold `wanted` sequences, by number, and the damaged ones."""
-    chunks: dict[int, Chunk] = {}
-    damaged, count = dict(recorded), 0
-    for index in range(reader.num_chunks):
-        if index in damaged or count >= wanted:
-            continue
-        try:
-            chunks[index] = reader.read(index)
-            count += len(chunks[index].sequences)
-        except DamagedShard as error:
-            if not skip_damaged:
-                raise
-            damaged[index] = error.reason
-    return chunks, damaged

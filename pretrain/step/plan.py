@@ -1,4 +1,4 @@
-"""What a step runs, and what all ranks agree on before it: its passes and their micro-batches."""
+"""What a step runs, and what all ranks agree on before it: its passes, micro-batches and negatives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from torch import Tensor
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from pretrain.common.ranks import gather_equal
-from pretrain.data.batch import RankBatch
+from pretrain.data.batch import NEGATIVE, RankBatch, column_of
 from pretrain.data.lanes import lanes_of_rank, most_lanes
 from pretrain.data.ledger.hashes import COLUMNS, sum_words
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack
+from pretrain.losses.exclusions import Meanings
 from pretrain.objectives import WholeObjective
 
 # names of passes; others are those of a masking or a sequence loss
@@ -211,3 +212,35 @@ def initial_owners(counts: Sequence[int], roles: int = 1) -> np.ndarray:
     array([0, 0, 0, 1, 1, 0, 0, 0, 1, 1])
     """
     return np.tile(np.repeat(np.arange(len(counts)), counts), roles)
+
+
+def count_negatives(plan: StepPlan, objective: WholeObjective, mask_duplicates: bool) -> float | None:
+    """Return how many candidates an anchor is compared with, in the mean; None: no term compares.
+
+    plan: merged, of all ranks, on the CPU.
+    mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
+    """
+    sequences, ranks = plan.sequences, len(plan.drawn)
+    pool = objective.pool(sum(plan.drawn), ranks)
+    if not objective.negatives(pool):
+        return None
+    given = [role for role in objective.roles if column_of(role) == NEGATIVE]
+    there = [sequences[f"present {role}"].double() for role in given]
+    present = torch.stack(there).mean().item() if given else 1.0
+    if not mask_duplicates:
+        return objective.negatives(pool, present)
+    texts = [sequences[f"identity {role}"] for role in objective.roles if role not in given]
+    meanings = Meanings.of(torch.stack(texts))
+    groups = (
+        torch.from_numpy(initial_owners(plan.drawn))
+        if objective.is_local
+        else torch.zeros_like(meanings.records)
+    )
+    keys = meanings.records * ranks + groups  # a meaning, where anchors see no other rank's
+    members = keys.bincount(minlength=ranks * len(meanings.texts)).double()
+    equal = 0.0
+    for role, of_role in zip(given, there):
+        meaning = meanings.look_up(sequences[f"identity {role}"])
+        anchors = members[meaning.clamp(min=0) * ranks + groups].masked_fill_(meaning < 0, 0.0)
+        equal += (anchors * of_role).mean().item() / len(given)
+    return objective.negatives(pool, present, members[keys].mean().item() - 1, equal)

@@ -10,10 +10,8 @@ the declared last backward reaches, and leaves out, without a word, what only an
 of DiffCSE's discriminator is then one rank's own. On a CPU, without streams, it waits for each bucket.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -24,49 +22,25 @@ BUCKET = 25 * 2**20 // 4
 """Elements of a bucket at ZeRO 0 and 1: 25 MiB of float32, as in torch's DistributedDataParallel."""
 
 
-class Reduction(ABC):
-    """How backward passes of a step become one averaged gradient on a DeepSpeed engine."""
-
-    def __init__(self, engine):
-        self.engine = engine
-
-    @abstractmethod
-    def of_step(self) -> AbstractContextManager:
-        """Enclose all backward passes of a step; after it the engine's optimizer may step."""
-
-    @abstractmethod
-    def backward(self, loss: Tensor, final: bool) -> None:
-        """Add the gradient of a scalar; final: it is the last of the step."""
-
-
-def reduction_of(engine) -> Reduction:
-    """Return the reduction for the engine's ZeRO stage."""
-    return Coalesced(engine) if int(engine.zero_optimization_stage()) > 1 else Buckets(engine)
-
-
-class Coalesced(Reduction):
+class Coalesced:
     """DeepSpeed's one reduction after the last backward pass (ZeRO 2 and 3).
 
     Plain backward passes would be wrong at stage 2 without a word: only the last one's gradient is kept.
     """
 
+    def __init__(self, engine):
+        self.engine = engine
+
     def of_step(self) -> AbstractContextManager:
+        """Enclose all backward passes of a step; after it the engine's optimizer may step."""
         return self.engine.coalesce_grad_reduction()
 
     def backward(self, loss: Tensor, final: bool) -> None:
+        """Add the gradient of a scalar; final: it is the last of the step."""
         self.engine.backward(loss, scale_wrt_gas=False)
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """A bucket under way: its gradients as one vector, what travels of them, and the work to wait for."""
-
-    gradients: Tensor
-    wire: Tensor
-    work: dist.Work
-
-
-class Buckets(Reduction):
+class Buckets:
     """Gradients of parameters held whole (ZeRO 0 and 1), reduced bucket by bucket.
 
     What is in a bucket, and the order in which they are sent, follows from the order of the module's
@@ -82,13 +56,14 @@ class Buckets(Reduction):
 
     def __init__(self, engine, overlap: bool = True):
         """overlap: send while the last backward pass runs, and not after it, which changes no bit."""
-        super().__init__(engine)
+        self.engine = engine
         self.world, self.overlap = dist.get_world_size(), overlap
         self.dtype: torch.dtype = engine.communication_data_type
         trained = [p for p in engine.module.parameters() if p.requires_grad]
         self.buckets = cut_buckets(trained[::-1], engine.zero_reduce_bucket_size())
         self._bucket_of = {id(p): number for number, bucket in enumerate(self.buckets) for p in bucket}
-        self._sent: list[_Sent] = []
+        # buckets under way: gradients as one vector, what travels of them, and the work to wait for
+        self._sent: list[tuple[Tensor, Tensor, dist.Work]] = []
         self._awaited: list[set[int]] = []  # of each bucket: parameters that the last pass has yet to reach
 
     @contextmanager
@@ -96,11 +71,11 @@ class Buckets(Reduction):
         self._sent = []
         yield
         self._send_all()
-        for sent in self._sent:
-            sent.work.wait()
-            if sent.wire is not sent.gradients:
-                sent.gradients.copy_(sent.wire)
-            sent.gradients.div_(self.world)
+        for gradients, wire, work in self._sent:
+            work.wait()
+            if wire is not gradients:
+                gradients.copy_(wire)
+            gradients.div_(self.world)
         self._sent = []
         self._hand_over()
 
@@ -154,7 +129,7 @@ class Buckets(Reduction):
         for parameter, part in zip(bucket, whole.split([p.numel() for p in bucket])):
             parameter.grad = part.view_as(parameter)  # frees the gradient of its own
         wire = whole.to(self.dtype)
-        self._sent.append(_Sent(whole, wire, dist.all_reduce(wire, async_op=True)))
+        self._sent.append((whole, wire, dist.all_reduce(wire, async_op=True)))
 
     def _hand_over(self) -> None:
         """Leave the gradients where the engine's optimizer takes them."""

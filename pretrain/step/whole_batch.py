@@ -40,19 +40,19 @@ from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
 from pretrain.step.graphs import Graphs
 from pretrain.step.model import Request, SentenceModel
-from pretrain.step.negatives import count_negatives
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import (
     GUIDE,
     MOMENTUM,
     VIEWS,
     StepPlan,
+    count_negatives,
     initial_owners,
     masking,
     passes_of,
     sequence_loss,
 )
-from pretrain.step.reduction import reduction_of
+from pretrain.step.reduction import Buckets, Coalesced
 from pretrain.step.shares import SequenceLosses, measure_shares
 from pretrain.telemetry.stopwatch import Stopwatch
 
@@ -145,7 +145,8 @@ class WholeBatch:
         self.lanes = lanes or self.world
         self.graphs = graphs or Graphs(engine, "off")
         self.device = engine.device
-        self.reduction = reduction_of(engine)
+        stage = int(engine.zero_optimization_stage())
+        self.reduction: Buckets | Coalesced = Coalesced(engine) if stage > 1 else Buckets(engine)
         # What the ranks agree on before a step is about numbers of the host. Over NCCL it would wait for all
         # that the device has to do.
         self.hosts = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")

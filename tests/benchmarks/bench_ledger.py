@@ -52,7 +52,7 @@ def main(data: str, recipe: str) -> None:
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     spec = BatchSpec(view_specs(config), Masking.of(config.objective), vocabulary)
     loader = Loader(replay.reader, spec, LoaderSettings.of(config), Position(0, 1000))
-    item = next(iter(loader.items))
+    item = next(loader.items())
     loader.maker.make(*item)  # reads the chunks
     making = best(lambda: loader.maker.make(*item))
     block = loader.maker.make(*item)

@@ -40,13 +40,13 @@ from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
-from pretrain.step.reduction import Buckets, Reduction
+from pretrain.step.reduction import Buckets, Coalesced
 from pretrain.step.whole_batch import WholeBatch
 
 VOCABULARY = 16_000
 
 
-class OfDeepSpeed(Reduction):
+class OfDeepSpeed(Coalesced):
     """DeepSpeed's reduction at ZeRO 0 and 1, after the last backward pass."""
 
     def of_step(self):
@@ -138,7 +138,7 @@ def measure(options: argparse.Namespace) -> None:
         model = SentenceModel(encoder, build_objective(config, encoder), options.precision)
         engine = build_engine(model, config)
         engine.train()
-        sides: dict[str, Reduction] = {
+        sides: dict[str, Buckets | Coalesced] = {
             "DeepSpeed": OfDeepSpeed(engine),
             "buckets after": Buckets(engine, overlap=False),
             "buckets during": Buckets(engine, overlap=True),

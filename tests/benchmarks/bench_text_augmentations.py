@@ -68,7 +68,7 @@ from augment.text.parsed import ParsedSentence
 from augment.text.parsing import find_parser, load_parser, parse_texts
 from finetune.geometry.augmentations import every_specification
 from pretrain.benchmarks.files import find
-from pretrain.data.annotate import Annotator, describe_parser
+from pretrain.data import annotate as annotating
 from pretrain.data.annotation import Annotation, Sentences, pack
 from pretrain.data.tokenizer import train_tokenizer
 
@@ -93,10 +93,10 @@ class Block:
 
 def annotate(texts: list[str], parser: str, folder: Path) -> Sentences:
     """Return the parses of N texts, kept in `folder` by their hash."""
-    described = describe_parser(parser)
+    described = annotating.describe_parser(parser)
     ones = np.ones(len(texts), dtype=np.int64)
     rows = Ragged(ones.astype(np.int32), offsets_of(ones))
-    members = Annotator(described, 1 << 31, folder).members(texts, rows, Counter())
+    members = annotating.annotate(texts, rows, described, 1 << 31, Counter())
     annotations = {0: Annotation(members, described["language"])}
     return Sentences(annotations, np.zeros(len(texts), np.int64), np.arange(len(texts)))
 

@@ -17,7 +17,7 @@ import numpy as np
 from augment.core.ragged import Ragged, segment_indices
 from augment.text.cleaning import SpecialTokens, for_clean_text
 from pretrain.config.data import DataConfig
-from pretrain.data.annotate import Annotator
+from pretrain.data.annotate import annotate
 from pretrain.data.manifest import SPLITS
 from pretrain.data.shard_writer import ShardWriter, chunk_bounds, token_dtype
 from pretrain.data.tokenizer import encode
@@ -265,16 +265,13 @@ class Build(Pack):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         counts: Counter[str] = Counter()
         with Shards(self, rank) as shards:
-            annotate = self._annotate(counts)
+            parse: Annotate | None = None
+            if self.config.annotate is not None:
+                longest = self.config.max_length
+                parse = partial(annotate, parser=self.annotation, max_length=longest, counts=counts)
             for split, packed in self.packed(rank, counts):
-                shards.write(split, packed, annotate)
+                shards.write(split, packed, parse)
         BuiltShards(counts=counts, shards=shards.records()).write(self.work, rank)
-
-    def _annotate(self, counts: Counter[str]) -> Annotate | None:
-        if self.config.annotate is None:
-            return None
-        annotator = Annotator(self.annotation, self.config.max_length)
-        return partial(annotator.members, counts=counts)
 
 
 def _encode_sentences(

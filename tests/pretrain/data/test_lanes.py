@@ -52,7 +52,7 @@ def test_permute_mixes_sizes_and_keys():
 def slow_epoch(lanes: Lanes, epoch: int) -> list[list[tuple[int, int]]]:
     """The definition: chunks in order, each in its own order, laid end to end, cut into L slices."""
     sequence = []
-    for chunk in lanes._epoch_order(epoch).order.tolist():
+    for chunk in lanes._epoch_order(epoch)[0].tolist():
         size = int(lanes.chunk_sizes[chunk])
         key = np.repeat(hash_words(lanes.seed, 2, epoch, np.array([chunk])), size)
         sequence += [(chunk, i) for i in permute(np.arange(size), np.full(size, size), key).tolist()]

@@ -124,11 +124,11 @@ def test_label_names_are_different():
 
 
 def test_same_batches_however_steps_are_cut_into_blocks(folder, monkeypatch):
-    assert helpers.make_loader(folder).items.block_steps == 3
+    assert helpers.make_loader(folder).block_steps == 3
     expected = batches(folder)
     for size, steps in ((1, 1), (500, 11), (5000, 105)):
         monkeypatch.setattr(loader_module, "BLOCK_SEQUENCES", size)
-        assert helpers.make_loader(folder).items.block_steps == steps
+        assert helpers.make_loader(folder).block_steps == steps
         for mine, theirs in zip(batches(folder, workers=1), expected, strict=True):
             assert_same(mine, theirs)
 

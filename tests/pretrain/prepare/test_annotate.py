@@ -125,13 +125,13 @@ def test_records_have_a_text_for_every_column(tmp_path, parser):
 
 
 def test_a_text_too_long_to_parse_is_parsed_as_far_as_a_word_goes(parser):
-    annotator = annotate.Annotator(annotate.describe_parser(parser), 10)
+    described = annotate.describe_parser(parser)
     counts: Counter[str] = Counter()
     longest = annotate.longest_text(10)
     texts = ["A dog ran.", "x" * (longest + 1), "", "It rains. " * longest, "it " * 213 + "i", "It rains."]
     assert len(texts[4]) == longest == 640
     sequences = Ragged.from_sequences([[1, 9, 3] if text else [] for text in texts])
-    annotation = Annotation(annotator.members(texts, sequences, counts), "en")
+    annotation = Annotation(annotate.annotate(texts, sequences, described, 10, counts), "en")
     rains = ("It rains. " * 64)[:-1]
     assert [annotation.text(row) for row in range(6)] == [
         texts[0],

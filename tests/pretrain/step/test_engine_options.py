@@ -113,7 +113,7 @@ def test_every_option_that_deepspeed_looks_up_is_one_that_it_knows():
     """The list of known keys is DeepSpeed's own: giving any of them, it is asked for again."""
     tree = KeyRecorder(check())
     DeepSpeedConfig(tree)
-    known = sorted(tree.looked_up[""])
+    known = sorted(tree.looked_up)
     assert len(known) > 30
     for key in known:
         again = KeyRecorder(check() | {key: {}})
