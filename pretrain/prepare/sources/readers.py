@@ -54,8 +54,44 @@ class ReadTask:
 
 
 def open_file(path: str | Path) -> Stream:
-    """Open a file as a stream of its decompressed bytes."""
-    name = str(path)
+    """Open a file as a stream of its decompressed bytes, with \\n where its lines end in \\r alone.
+
+    They do where the first megabyte has no \\n and several \\r.
+    """
+    stream = _decompressed(str(path))
+    if b"\n" in stream.peek(1):
+        return stream
+    with stream:
+        head = stream.read(_PROBE_BYTES)
+    stream = _decompressed(str(path))
+    ends_in_returns = head.count(b"\r") > 1 and b"\n" not in head
+    return io.BufferedReader(_LineFeeds(stream)) if ends_in_returns else stream
+
+
+class _LineFeeds(io.RawIOBase):
+    """A stream whose lines end in \\r alone, as those of old Macintoshes, with \\n in its place."""
+
+    def __init__(self, stream: Stream):
+        self._stream = stream
+        self.seek = stream.seek  # type: ignore[method-assign]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer)).replace(b"\r", b"\n")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def _decompressed(name: str) -> Any:
     if name.endswith(".zst"):
         import pyarrow
 

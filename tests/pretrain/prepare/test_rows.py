@@ -411,3 +411,15 @@ def test_all_frames_of_a_zst_file_are_read(tmp_path):
     path.write_bytes(b"".join(frames)[:-5])
     with pytest.raises(UserError, match=r"a\.txt\.zst is cut short"):
         everything(Source(source=str(path)))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_lines_may_end_in_carriage_returns_alone(at_home, suffix):
+    lines = [f"Line {number} of the text." for number in range(300)]
+    source = Source(source=str(put(at_home / f"a.txt{suffix}", "\r".join(lines))))
+    assert len(plan_tasks([source])) > 1
+    assert sorted(text.strip() for text in everything(source)) == sorted(lines)
+    rows = [{"text": line} for line in lines]
+    for name, text in {"a.jsonl": as_jsonl(rows), "a.csv": as_csv(rows, ("text",))}.items():
+        path = put(at_home / f"{name}{suffix}", text.replace("\r", "").replace("\n", "\r"))
+        assert sorted(everything(Source(source=str(path)))) == sorted(lines)
