@@ -76,8 +76,8 @@ def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, 
         "    if rank: os.kill(os.getpid(), signal.SIGKILL)\n"
         "cache.AugmentShard.run = killed\n"
         "data, out, aug = sys.argv[1:]\n"
-        "flags = cache.CacheFlags(data=data, out=out, aug=aug, seed=3, resample=3, workers=1, progress=False)\n"
-        "cache.cache(flags)\n"
+        "flags = {'seed': 3, 'resample': 3, 'workers': 1, 'progress': False}\n"
+        "cache.cache(cache.CacheFlags(data=data, out=out, aug=aug, **flags))\n"
     )
     words = [sys.executable, "-c", code, str(tiny_data), str(tmp_path / "killed"), TOKENS]
     process = subprocess.Popen(
