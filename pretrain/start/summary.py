@@ -21,7 +21,8 @@ from pretrain.data.batch import NEGATIVE
 from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
 from pretrain.export.folder import read_policy
-from pretrain.model.encoder import SentenceEncoder
+from pretrain.export.sentence_transformers import Interface
+from pretrain.model.encoder import SentenceEncoder, own_tokenizer
 from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.continuity import Inputs
@@ -90,7 +91,7 @@ def lines_of_run(
         *_data_lines(config, data.train),
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
         f"{train.steps:,} steps{falls if train.schedule == 'wsd' else ''}",
-        *_encoder_lines(config, encoder, objective),
+        *_encoder_lines(config, encoder, data, objective),
         *_objective_lines(config, data.train, objective, encoder.hidden_size),
         f"batch      {train.global_batch:,} sequences a step{grows}, up to {train.micro_batch_tokens:,} "
         "tokens in one pass",
@@ -110,7 +111,9 @@ def _data_lines(config: Config, reader: ShardReader) -> list[str]:
     return lines
 
 
-def _encoder_lines(config: Config, encoder: SentenceEncoder, objective: WholeObjective) -> list[str]:
+def _encoder_lines(
+    config: Config, encoder: SentenceEncoder, data: Data, objective: WholeObjective
+) -> list[str]:
     model, init = config.model, config.model.init
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
     without = "" if config.data.prompts_pooled else " without prompts"
@@ -124,12 +127,27 @@ def _encoder_lines(config: Config, encoder: SentenceEncoder, objective: WholeObj
         lines.append(f"           {init}: {weights}")
     if policy.get("kept_head"):
         lines.append(f"           {init} keeps a head for use: training starts without it")
+    if data.interface is not None and init:
+        lines.append(f"           exports as {init}: {_kept(init, data.interface, encoder, data, config)}")
     if encoder.random_head and objective.masked_copies:
         lines.append(
             f"           {init} has no masked-language head: a random one is trained beside it, and best/ is "
             "not chosen by its loss"
         )
     return lines
+
+
+def _kept(init: str, interface: Interface, encoder: SentenceEncoder, data: Data, config: Config) -> str:
+    """Say what exports take over from the starting model."""
+    pooled = f"{encoder.pooling} pooling" + (", normalised" if interface.normalize else "")
+    kept = [pooled, f"at most {interface.max_length or encoder.max_positions:,} tokens"]
+    if config.data.prompts:
+        kept.append("with the prompts of data.prompts")
+    elif any(interface.prompts.values()):
+        kept.append(f"prompts {', '.join(interface.prompts)} (not before training texts: data.prompts)")
+    added = len(data.tokenizer) - len(own) if (own := own_tokenizer(init)) is not None else 0
+    kept.append(f"its tokenizer with {added:,} more tokens" if added else "its tokenizer")
+    return "; ".join(kept)
 
 
 def _objective_lines(
