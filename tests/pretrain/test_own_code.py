@@ -17,6 +17,7 @@ from augment.spec.build import build, build_texts
 from augment.spec.grammar import parse
 from augment.spec.resources import resource_hash, resources
 from augment.text.parsed import without_parse
+from pretrain.checkpoint import store
 from pretrain.commands.sweep.file import read_sweep
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE
@@ -236,8 +237,8 @@ def test_the_file_is_an_input_of_the_run(own, tiny_data, tmp_path, monkeypatch):
     words = command(tiny_data, tmp_path / "run", train__steps=3, aug=spec, objective=f"clear+{own}:Near")
     finish(start(words))
     assert any("near" in row.get("loss", {}) for row in records(tmp_path / "run"))
-    recorded = (tmp_path / "run" / "config.yaml").read_text()
-    assert all(f"#   {name}: {before}  {own}" in recorded for name in (spec, f"{own}:Near"))
+    recorded = store.read_state(tmp_path / "run" / "checkpoints" / "step-00000003")["inputs"]
+    assert all(recorded[name] == {"sha256": before, "where": str(own)} for name in (spec, f"{own}:Near"))
     own.write_text(OWN.replace("norm(dim=1).mean()", "norm(dim=1).sum()"))
     again = [*words, "--resume", "auto", "--train.steps", "6"]
     said = finish(start(again), expect=2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from run_helpers import ROOT, command, curve, finish, outputs_of, paths_in, records, start, wait_for
 
-from pretrain.commands.sweep.file import Point
+from pretrain.commands.sweep.file import Entry, Row
 from pretrain.commands.sweep.runs import SweepRun, Trainer
 from pretrain.common import folder_lock as locks
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
@@ -221,14 +221,14 @@ def test_a_sweep_leaves_a_run_to_the_process_that_trains_it(tmp_path, part):
     """That process may be another sweep, or a training that has outlived the sweep that started it."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     said: list[str] = []
-    run = SweepRun("one", Point(DEFAULT_RECIPE, {}), 1, tmp_path / "run")
+    run = SweepRun("one", Entry("one", "one", Row(), DEFAULT_RECIPE), 1, tmp_path / "run")
     run.folder.mkdir()
     try:
         trainer = Trainer([sys.executable, "-c", "print('started')"], dict(os.environ), said.append)
         with folder_lock(run.folder, part=part):
             assert trainer.train(run, "1 of 1: ") is False
             assert "another process trains it" in said[0] and f"process {os.getpid()} on" in said[0]
-        assert not (run.folder / "log.txt").exists() and not run.failed
+        assert not (run.folder / "log.txt").exists()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -107,6 +107,7 @@ def test_a_misspelt_name_is_refused_with_the_nearest(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("given", "said"), [({}, True), ({"source": "embedded"}, False)])
 def test_who_names_no_source_is_told_what_is_prepared(tmp_path, monkeypatch, capsys, given, said):
     monkeypatch.setattr("pretrain.prepare.run.prepare", lambda *_, **__: {})
+    monkeypatch.setattr("pretrain.prepare.__main__.summary", lambda *_: "")
     monkeypatch.setattr("signal.signal", lambda *_: None)
     call(main, keys=data_flags(), out=tmp_path / "data", **given)
     assert ("no --source: this prepares 'embedded'" in capsys.readouterr().out) == said
