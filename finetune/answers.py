@@ -146,7 +146,7 @@ def resampled_effects(
     """
     answers = {model: one for model, one in of_models.items() if isinstance(one, Answers)}
     reasons = {
-        model: one or "its answers were not kept; evaluate it again"
+        model: one or "its answers were not kept; evaluate it again (clearly eval --again)"
         for model, one in of_models.items()
         if not isinstance(one, Answers)
     }

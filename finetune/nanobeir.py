@@ -277,9 +277,8 @@ def main(model: Model, *, query_prompt: str = "", document_prompt: str = "", fla
     if not there:
         raise UserError(f"{find(flags.eval_data, FOLDER)} holds no set: a folder such as NanoMSMARCO")
     names = [known_name(name, there, "set") for name in flags.tasks] or there
-    loaded = {
-        name: _read_set(name, flags.eval_data) for name in names
-    }  # before the model, which takes longer
+    # before the model: a damaged file should not cost the loading
+    loaded = {name: _read_set(name, flags.eval_data) for name in names}
     opened = open_model(model, flags.pooling, precision=flags.precision)
     return run_and_write(
         opened,

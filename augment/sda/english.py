@@ -222,7 +222,7 @@ _NONE = {"some": "no", "someone": "no one", "somebody": "nobody", "something": "
 _DENIED = _NOT_ALL | {"a", "an", "one", "any", "anyone", "anybody", "anything", "even", "much"}
 _COUNTS = _NOT_ALL | _NONE.keys() | {"few", "little", "only", "most", "almost", "nearly"}
 # Adverbs that may stand before "does not", as they are of the sentence and no manner or degree of the verb.
-_BEFORE_NOT = named_words("forms.before_not")
+_BEFORE_NOT = named_words("english.before_not")
 
 
 def negate(

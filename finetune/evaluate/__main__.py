@@ -24,6 +24,7 @@ from finetune.evaluate.running import SECONDS_TO_END, ProcessResult, run_units
 from finetune.evaluate.suites import (
     MTEB,
     NOT_THERE,
+    SUITES,
     EvaluationJob,
     EvaluationRecord,
     reasons_to_skip,
@@ -34,7 +35,7 @@ from finetune.evaluate.suites import (
 from finetune.flags import Model
 from finetune.frozen import FrozenFlags
 from finetune.results import figure_text, folder_for, table
-from pretrain.benchmarks.files import data_root
+from pretrain.benchmarks.files import data_root, known_name
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
@@ -73,7 +74,8 @@ def main(
     # as a command from its very start: what it imports takes seconds of the budget
     started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
     deadline, precision = started + seconds_of(budget), flags.precision
-    root = Path.cwd() if suite.lower() == MTEB else data_root(flags.eval_data)  # its data are the hub's
+    suite = known_name(suite, (*SUITES, MTEB), "suite")  # before the data: the name may be wrong
+    root = Path.cwd() if suite == MTEB else data_root(flags.eval_data)  # its data are the hub's
     units = with_tasks(suite_named(suite, root), flags.tasks, suite)
     vectors_folder = _vectors_folder(vectors)
     source, pooled = _resolve(model, flags.pooling, precision)

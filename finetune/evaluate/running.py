@@ -68,10 +68,12 @@ def run_units(
         futures = {pool.submit(work, unit): unit for unit in units}
         try:
             for future in as_completed(futures):
-                if (outcome := future.result()) is not None:
+                if future.exception() is None and (outcome := future.result()) is not None:
                     yield futures[future], outcome
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+    for future in futures:
+        future.result()  # raises what kept a process from being started
 
 
 def _run(

@@ -36,6 +36,9 @@ def draw(folder: Path) -> None:
     place = folder / "figures"
     make_folder(place)
     for name, figure in figures.items():
+        if figure["kind"] not in DRAWERS:
+            print(f"{name} is not drawn: there is no kind {figure['kind']!r} any more")
+            continue
         try:
             picture = DRAWERS[figure["kind"]](content, figure)
         except NotThere as reason:

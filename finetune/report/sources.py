@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,6 +92,8 @@ def _run(folder: Path) -> Subject:
     if summary.is_file():
         subject.summary = _json(summary)
     _add_results(subject, folder / "report")
+    if (folder / "sts.json").is_file() and not any(name == "sts" for name, _ in subject.evaluations):
+        print(f"note: {folder / 'sts.json'} is of an earlier version: clearly sts {folder}", file=sys.stderr)
     return subject
 
 

@@ -148,9 +148,8 @@ class EngineState:
                     state[key] = type(value)(0)
             for key in keys - set(state):
                 state[key] = torch.zeros_like(holder.data)
-            if (
-                not keys and not self.flat
-            ):  # parameters hold views of a slice's; zeros at step 0 are a fresh state
+            # of a slice parameters hold views; zeros at step 0 are a fresh state there
+            if not keys and not self.flat:
                 self.inner.state.pop(holder, None)
 
     def wanted(self, parameter: nn.Parameter, key: str | None) -> slice:

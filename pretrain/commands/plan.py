@@ -105,7 +105,10 @@ def plan(
 
         tokenizer, reader = load_tokenizer(settings.data_folder / "tokenizer"), open_train(settings)
         if from_data:
-            length, longest = max(1, reader.num_tokens // reader.num_sequences), reader.max_length
+            length, longest = (
+                max(1, reader.num_tokens // (reader.num_sequences * len(reader.columns))),
+                reader.max_length,
+            )
     batch, mean = assumed_batch(settings, length, longest)
     precision = settings.train.precision.replace("auto", "bf16")
     model = measure_model(settings, tokenizer, mean, precision)

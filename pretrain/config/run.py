@@ -272,8 +272,8 @@ class TrainConfig(Section):
     """how long ranks wait for each other at the start, at most"""
     step_deadline: float | None = Field(None, ge=0)
     """seconds after which a step that does not end ends the run, with the name of the rank that the others
-    wait for; none: ten times the longest of the last 64 steps, at least 300; 0: no
-    deadline. The start, evaluations and checkpoints have ten times what is given here; else an hour"""
+    wait for; none: ten times the longest of the last 64 steps, at least 300; 0: no deadline. The
+    start, evaluations and checkpoints have ten times what is given here; else an hour"""
     log_every: int = Field(10, ge=1)
     """steps between two rows of metrics, which are means over these steps"""
     faults: FaultsConfig = Field(default_factory=FaultsConfig)

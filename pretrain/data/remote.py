@@ -14,14 +14,21 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from augment.core.waiting import within
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 from pretrain.data.manifest import MANIFEST, PAIRS, read_manifest
+from pretrain.data.shard_writer import naming_full_disk
 
 TIMEOUTS = (10.0, 30.0)
 """Seconds to wait for a connection, and for the next bytes of an answer."""
 TRIES, FIRST_WAIT, LONGEST_WAIT = 7, 0.5, 30.0
 """How often a file is tried, and the seconds before the second try, which double up to the last of these."""
+DEADLINE, SLOWEST = 120.0, 100_000
+"""Seconds that one try may take, beside those of its bytes at the slowest rate, bytes per second."""
+LARGEST = 1 << 30
+"""Bytes of a file whose size the manifest does not say."""
+_PIECE = 1 << 18
 _FINAL = (400, 401, 403, 404, 405, 410)  # answers that another try does not change
 _AT_ONCE = 4  # shards, each in memory until its sha256 is known
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")  # the first must be there
@@ -44,7 +51,10 @@ def copy_prepared(url: str, folder: Path) -> None:
         raise UserError(f"{folder} holds other prepared data than {url}: name another folder (--data)")
     with tempfile.TemporaryDirectory(prefix="manifest-") as place:
         replace_durably(Path(place) / MANIFEST, content)
-        manifest = read_manifest(place)  # which checks it: paths that leave the folder, for instance
+        try:
+            manifest = read_manifest(place)  # which checks it: paths that leave the folder, for instance
+        except UserError as error:
+            raise UserError(f"data.remote: {error}".replace(place, url)) from None
     shards = [shard for split in manifest["splits"].values() for shard in split["shards"]]
     missing = [shard for shard in shards if not _is_there(folder / shard["file"], shard["bytes"])]
     if own.is_file() and not missing:
@@ -52,13 +62,14 @@ def copy_prepared(url: str, folder: Path) -> None:
     size = sum(shard["bytes"] for shard in missing)
     print(f"copying {len(missing)} shards, {size / 1e9:.2f} GB, from {url}", file=sys.stderr, flush=True)
 
-    def copy(name: str, is_whole: Callable[[bytes], bool]) -> None:
-        found = _read(f"{url}/{name}", is_whole)
+    def copy(name: str, is_whole: Callable[[bytes], bool], size: int | None = None) -> None:
+        found = _read(f"{url}/{name}", is_whole, size)
         make_folder((folder / name).parent)
         replace_durably(folder / name, found)
 
     def copy_shard(shard: dict) -> None:
-        copy(shard["file"], lambda found: hashlib.sha256(found).hexdigest() == shard["sha256"])
+        is_whole = lambda found: hashlib.sha256(found).hexdigest() == shard["sha256"]  # noqa: E731
+        copy(shard["file"], is_whole, shard["bytes"])
 
     copy(f"{manifest['tokenizer']}/{_TOKENIZER[0]}", _is_json)
     for name in (*(f"{manifest['tokenizer']}/{name}" for name in _TOKENIZER[1:]), PAIRS):
@@ -66,7 +77,7 @@ def copy_prepared(url: str, folder: Path) -> None:
             copy(name, _is_json)
         except Unreachable:
             continue  # not every data has it
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with naming_full_disk(folder), ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(copy_shard, missing))
     replace_durably(own, content)
 
@@ -83,11 +94,18 @@ def _is_json(content: bytes) -> bool:
     return True
 
 
-def _read(place: str, is_whole: Callable[[bytes], bool]) -> bytes:
-    """Return a file's content. Raises: Unreachable after all tries, or at once if another could not help."""
+def _read(place: str, is_whole: Callable[[bytes], bool], size: int | None = None) -> bytes:
+    """Return a file's content.
+
+    Raises: Unreachable where another try could not help, UserError after all tries.
+
+    size: in bytes; None: unknown.
+    """
+    seconds, most = DEADLINE + (size or 0) / SLOWEST, LARGEST if size is None else size
+    slow = f"waiting for {place}, up to {seconds:.0f} s"
     for failures in range(1, TRIES + 1):
         try:
-            content = _read_once(place)
+            content = within(seconds, lambda: _read_once(place, most), slow)
             if is_whole(content):
                 return content
             why = "what comes is damaged"
@@ -96,20 +114,25 @@ def _read(place: str, is_whole: Callable[[bytes], bool]) -> bytes:
         if failures < TRIES:
             wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (failures - 1))
             time.sleep(wait * random.uniform(0.5, 1.5))
-    raise Unreachable(f"data.remote: {place} cannot be read: {why} ({TRIES} tries)")
+    raise UserError(f"data.remote: {place} cannot be read: {why} ({TRIES} tries)")
 
 
-def _read_once(place: str) -> bytes:
+def _read_once(place: str, most: int) -> bytes:
     if place.startswith(("http://", "https://")):
         import requests
 
-        answer = requests.get(place, timeout=TIMEOUTS)
-        if answer.status_code in _FINAL:
-            raise Unreachable(
-                f"data.remote: {place}: the server answers {answer.status_code} {answer.reason}"
-            )
-        answer.raise_for_status()
-        return answer.content
+        with requests.get(place, timeout=TIMEOUTS, stream=True) as answer:
+            if answer.status_code in _FINAL:
+                raise Unreachable(
+                    f"data.remote: {place}: the server answers {answer.status_code} {answer.reason}"
+                )
+            answer.raise_for_status()
+            content = bytearray()
+            for piece in answer.iter_content(_PIECE):
+                content += piece
+                if len(content) > most:
+                    raise Unreachable(f"data.remote: {place}: the server sends more than {most:,} bytes")
+            return bytes(content)
     import fsspec
 
     try:

@@ -25,6 +25,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from pretrain.common.errors import UserError
 from pretrain.model.architectures import family_of
 from pretrain.model.attention import PackedLayout, attend, takes_flash
 from pretrain.model.kernels import fused
@@ -193,7 +194,11 @@ class PostNormLayer(GradientCheckpointingLayer):
         _take_over(self, library)
         parts = {name: m for name, m in library.named_modules() if isinstance(m, (nn.Linear, nn.LayerNorm))}
         norms = [isinstance(part, nn.LayerNorm) for part in parts.values()]
-        assert norms == [False] * 4 + [True] + [False] * 2 + [True], f"{list(parts)} in another order"
+        if norms != [False] * 4 + [True] + [False] * 2 + [True]:
+            raise UserError(
+                f"layers of {config.model_type} with {', '.join(parts)} are not supported: give a model "
+                "without cross-attention"
+            )
         self.parts, self.number = list(parts), number
         self.is_last = number == config.num_hidden_layers - 1
         self.heads = config.num_attention_heads

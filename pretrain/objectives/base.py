@@ -185,6 +185,8 @@ class Objective(nn.Module):
 
         Objectives with settings of the project have `full_weights`, and rise to them as the settings say.
         """
+        if self.settings is None:
+            raise NotImplementedError(f"{type(self).__name__} has no method weights(step)")
         rise = self.settings.rise(step)
         return {name: weight * rise for name, weight in self.full_weights.items()}
 

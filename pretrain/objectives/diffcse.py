@@ -186,7 +186,10 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
             "diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
             "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased)"
         )
-    generator = load_encoder(source, tokenizer, role="generator")
+    try:
+        generator = load_encoder(source, tokenizer, role="generator")
+    except UserError as error:
+        raise UserError(f"objective.diffcse.generator={source}: {error}") from None
     if generator.random_head:
         raise UserError(
             f"objective.diffcse.generator={source} is no masked language model: it has no such head"

@@ -185,6 +185,8 @@ def _objective_lines(
         size = format_count(sum(parameter.numel() for parameter in guide.parameters()))
         kind = f"{guide.lm.config.model_type}, {size} parameters, pooling {guide.pooling}"
         lines.append(f"           the frozen encoder {settings.guide}: {kind}")
+    if objective.kept_head is not None:
+        lines.append("           its head is kept: evaluated and exported vectors are its output")
     return lines
 
 

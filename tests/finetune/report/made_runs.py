@@ -48,10 +48,6 @@ def make_result(folder, name, figures, pooling="mean", note="", metric="accuracy
     write(evaluation, folder)
 
 
-def rows_of(*sources):
-    return report_tables.rows_of(group(collect([str(source) for source in sources])))
-
-
 def tables_of(*sources):
     systems = group(collect([str(source) for source in sources]))
     rows = report_tables.rows_of(systems)

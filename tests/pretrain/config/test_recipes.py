@@ -348,3 +348,15 @@ def test_the_documented_objective_of_ones_own_trains(tiny_data, tmp_path):
     finish(start(words))
     losses = [record["loss"] for record in records(tmp_path / "run") if "loss" in record]
     assert len(losses) == 2 and all(np.isfinite(loss["barlow_twins"]) and "mlm" in loss for loss in losses)
+
+
+@pytest.mark.parametrize("recipe", ["clear_base.yaml", "clear_micro.yaml"])
+def test_the_papers_augmentations_keep_the_excerpt_which_is_a_flag_of_its_own(recipe):
+    ours = load_config(CONFIGS / recipe, {})
+    excerpt = ours.augment.excerpt
+    assert re.match(r"(crop:rate=1:min_rate|span:min_length)=", excerpt)
+    same = load_config(CONFIGS / recipe, {"aug": "del-span,reorder"})
+    assert same == ours and same.augment.of_role("positive") == f"{excerpt},del-span,reorder"
+    paper = load_config(CONFIGS / recipe, {"augment.excerpt": "none"})
+    assert [paper.augment.of_role(role) for role in ("anchor", "positive")] == ["del-span,reorder"] * 2
+    assert paper.model_copy(update={"augment": ours.augment}) == ours

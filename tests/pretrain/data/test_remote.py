@@ -3,6 +3,7 @@
 import base64
 import os
 import shutil
+import time
 
 import fsspec
 import pytest
@@ -10,6 +11,7 @@ from forked_python import run_python
 from range_server import FAULTS, RangeServer
 from run_helpers import command, curve, environment, finish, start
 
+from augment.core import waiting
 from pretrain import api
 from pretrain.common.credentials import require_no_credentials, without_credentials
 from pretrain.common.errors import UserError
@@ -167,3 +169,26 @@ def test_a_run_on_a_bad_server_is_the_run_on_local_data_bitwise(tiny_data, tmp_p
     upload = Upload(tmp_path / "remote" / "export", "jane/encoder", tmp_path / "remote" / "report")
     sent = [part if isinstance(part, bytes) else part.read_bytes() for part in upload.files.values()]
     assert len(sent) > 5 and not any(PASSWORD.encode() in part for part in sent)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "fault, why",
+    [("drip", "more than 1"), ("drip-headers", "more than 1"), ("endless", "sends more than")],
+)
+def test_a_server_that_drips_or_never_ends_is_given_up_and_named(
+    tiny_data, tmp_path, monkeypatch, capsys, fault, why
+):
+    """A byte arrives before each time-out of the socket."""
+    for name, value in {"LARGEST": 2_000_000, "DEADLINE": 1.0, "SLOWEST": 1e9, "TRIES": 2}.items():
+        monkeypatch.setattr(remote, name, value)
+    monkeypatch.setattr(waiting, "SLOW_SECONDS", 0.5)
+    began, shard = time.monotonic(), first_shard(tiny_data)
+    for file in ("manifest.json", shard):
+        with RangeServer(tiny_data) as server:
+            server.faults[file] = [fault] * 2
+            place = f"{server.url}/{file}"
+            with pytest.raises(UserError, match=rf"data.remote: {place}.*{why}"):
+                copy_prepared(server.url, tmp_path / file.replace("/", "-"))
+            assert fault == "endless" or f"waiting for {place}" in capsys.readouterr().err
+    assert time.monotonic() - began < 60

@@ -2,7 +2,9 @@
 another version."""
 
 import json
+import os
 import shutil
+import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -284,3 +286,10 @@ def test_another_config_is_refused_only_where_a_task_has_ended(corpus, tmp_path,
     prepare(right, out, **QUIETLY)
     prepare(right, tmp_path / "fresh", **QUIETLY)
     assert digest(out) == digest(tmp_path / "fresh")
+
+
+def test_the_batch_script_says_how_to_submit_it():
+    script = Path(__file__).resolve().parents[3] / "slurm" / "prepare_data.sh"
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, env=variables)
+    assert done.returncode == 2 and "sbatch" in done.stderr

@@ -100,6 +100,8 @@ def test_exports_of_a_run_and_of_its_resume_are_used_as_the_start(bert, tmp_path
     }
     given |= {f"model__{key}": None for key in ("layers", "hidden_size", "heads", "max_positions", "pooling")}
     output = finish(start(command(tmp_path / "data", run, **given)))
+    kept = "cls pooling, normalised; at most 24 tokens; prompts document, query"
+    assert f"exports as {guest}: {kept}" in output and "; its tokenizer\n" in output
     # the loss of masked tokens is not used
     assert "masked-language head" not in output and "corrupted" not in output
     sentences = texts(bert.parent)[:9]
