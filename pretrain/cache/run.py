@@ -292,7 +292,9 @@ _MEANING = {
 def _refuse_other(out: Path, existing: dict[str, Any], made: Contents) -> None:
     """Refuse a folder whose cache, finished or not, is another one."""
     if existing.get("unchanged", "keep") != "keep":
-        raise UserError(f"{out} was made with --unchanged drop, which is gone. Choose another --out")
+        raise UserError(
+            f"{out} leaves out what has not changed, as this version cannot. Choose another --out"
+        )
     for key, value in made.model_dump().items():
         before, meaning = existing.get(key), _MEANING.get(key, key)
         if before == value:

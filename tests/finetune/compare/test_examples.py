@@ -84,7 +84,10 @@ def test_what_cannot_be_paired_says_why(models, tmp_path):
     assert tasks["SST5"]["alike"]["reason"] == (
         "not the same examples in the same order as the first model's: 300, not 400"
     )
-    assert tasks["SICK-E"]["better"]["reason"] == "its answers were not kept; evaluate it again"
+    assert (
+        tasks["SICK-E"]["better"]["reason"]
+        == "its answers were not kept; evaluate it again (clearly eval --again)"
+    )
     page = (tmp_path / "out" / "compare.html").read_text()
     assert "not the same examples" in page
 
