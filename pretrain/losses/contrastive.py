@@ -20,7 +20,7 @@ autocast.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -128,6 +128,9 @@ def info_nce(
     exclusions: Exclusions = NO_EXCLUSIONS,
     negatives: Negatives | None = None,
     tile: int | None = None,
+    *,
+    anchor_identities: Tensor | None = None,
+    positive_identities: Tensor | None = None,
 ) -> Tensor:
     """Compute InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5).
 
@@ -137,11 +140,15 @@ def info_nce(
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
         temperature: divides the cosine.
         tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
+        anchor_identities, positive_identities: int64[N], the two rows of `Exclusions.identities`.
 
     Returns:
         The mean over the N anchors, a scalar.
     """
     assert anchors.shape == positives.shape
+    assert (anchor_identities is None) == (positive_identities is None)
+    if anchor_identities is not None and positive_identities is not None:
+        exclusions = replace(exclusions, identities=torch.stack([anchor_identities, positive_identities]))
     count, device = len(anchors), anchors.device
     with torch.autocast(device.type, enabled=False):
         ours, candidates, own_positives = unit_vectors(anchors), unit_vectors(positives), _in_order(anchors)

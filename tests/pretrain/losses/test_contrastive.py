@@ -363,3 +363,12 @@ def test_a_temperature_of_0_is_an_error():
     ):
         with pytest.raises(AssertionError):
             loss(0.0)
+
+
+def test_a_questions_other_answer_is_no_negative_by_identities_of_texts():
+    question, answers = torch.randn(1, 8).repeat(2, 1), torch.randn(2, 8)
+    one, two = torch.tensor([1, 1]), torch.tensor([2, 3])
+    loss = info_nce(question, answers, 0.05, anchor_identities=one, positive_identities=two)
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+    other = info_nce(question, answers, 0.05, anchor_identities=torch.tensor([1, 4]), positive_identities=two)
+    assert other.item() > 0.01
