@@ -78,6 +78,8 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
     corpus, searched = search(models, config, tokenizer, sentences, queries)
     pairs = read_pairs(config.data_folder, tokenizer)
     scores = {name: retrieval(model, pairs) for name, model in models.items()} if pairs else {}
+    if scores:
+        _print_retrieval(scores, len(pairs))
     loader = ChoiceLoader([PackageLoader("pretrain.commands.show", ""), PackageLoader("finetune.report", "")])
     environment = Environment(loader=loader, autoescape=True)
     environment.filters["special"] = mark_special
@@ -226,6 +228,14 @@ def measure(queries: np.ndarray, answers: np.ndarray) -> Retrieval:
     gains = np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0.0)
     others = (cosines.sum() - own.sum()) / max(1, len(own) * (len(own) - 1))
     return Retrieval(float((ranks <= 5).mean()), float(gains.mean()), float(others))
+
+
+def _print_retrieval(found: dict[str, Retrieval], count: int) -> None:
+    print(f"\n  {f'held-out retrieval ({count:,} candidates)':36}" + "".join(f"{name:>18}" for name in found))
+    for label, name in (("recall@5", "recall"), ("nDCG@10", "ndcg")):
+        figures = (f"{100 * getattr(one, name):17.1f}%" for one in found.values())
+        print(f"    {label:34}" + "".join(figures))
+    print(f"    {'cosine of different texts':34}" + "".join(f"{one.cosine:18.2f}" for one in found.values()))
 
 
 def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterator[str]:
