@@ -56,7 +56,6 @@ SHOWN = 10
 WIDTH = 80
 """Columns of a help page."""
 
-
 LARGE_LIBRARIES = {"torch", "transformers", "datasets", "spacy", "scipy", "sklearn", "datatrove"}
 """Imports of these take seconds, on a busy machine or a network disk a minute."""
 

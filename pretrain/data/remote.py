@@ -10,7 +10,6 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,7 +27,7 @@ DEADLINE, SLOWEST = 120.0, 100_000
 """Seconds that one try may take, beside those of its bytes at the slowest rate, bytes per second."""
 LARGEST = 1 << 30
 """Bytes of a file whose size the manifest does not say."""
-_PIECE = 1 << 18
+_PIECE = 1 << 14  # a try that was given up ends when its thread has as many bytes
 _FINAL = (400, 401, 403, 404, 405, 410)  # answers that another try does not change
 _AT_ONCE = 4  # shards, each in memory until its sha256 is known
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")  # the first must be there
@@ -45,7 +44,7 @@ def copy_prepared(url: str, folder: Path) -> None:
         UserError: the data cannot be read, or is not prepared data; or the folder holds other data.
     """
     url = url.rstrip("/")
-    content = _read(f"{url}/{MANIFEST}", _is_json)
+    content = _read(f"{url}/{MANIFEST}")
     own = folder / MANIFEST
     if own.is_file() and own.read_bytes() != content:
         raise UserError(f"{folder} holds other prepared data than {url}: name another folder (--data)")
@@ -62,23 +61,19 @@ def copy_prepared(url: str, folder: Path) -> None:
     size = sum(shard["bytes"] for shard in missing)
     print(f"copying {len(missing)} shards, {size / 1e9:.2f} GB, from {url}", file=sys.stderr, flush=True)
 
-    def copy(name: str, is_whole: Callable[[bytes], bool], size: int | None = None) -> None:
-        found = _read(f"{url}/{name}", is_whole, size)
+    def copy(name: str, shard: dict | None = None) -> None:
+        found = _read(f"{url}/{name}", shard)
         make_folder((folder / name).parent)
         replace_durably(folder / name, found)
 
-    def copy_shard(shard: dict) -> None:
-        is_whole = lambda found: hashlib.sha256(found).hexdigest() == shard["sha256"]  # noqa: E731
-        copy(shard["file"], is_whole, shard["bytes"])
-
-    copy(f"{manifest['tokenizer']}/{_TOKENIZER[0]}", _is_json)
+    copy(f"{manifest['tokenizer']}/{_TOKENIZER[0]}")
     for name in (*(f"{manifest['tokenizer']}/{name}" for name in _TOKENIZER[1:]), PAIRS):
         try:
-            copy(name, _is_json)
+            copy(name)
         except Unreachable:
             continue  # not every data has it
     with naming_full_disk(folder), ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(copy_shard, missing))
+        list(pool.map(lambda shard: copy(shard["file"], shard), missing))
     replace_durably(own, content)
 
 
@@ -86,7 +81,9 @@ def _is_there(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
-def _is_json(content: bytes) -> bool:
+def _is_whole(content: bytes, shard: dict | None) -> bool:
+    if shard is not None:
+        return hashlib.sha256(content).hexdigest() == shard["sha256"]
     try:
         json.loads(content)
     except ValueError:
@@ -94,19 +91,21 @@ def _is_json(content: bytes) -> bool:
     return True
 
 
-def _read(place: str, is_whole: Callable[[bytes], bool], size: int | None = None) -> bytes:
-    """Return a file's content.
+def _read(place: str, shard: dict | None = None) -> bytes:
+    """Return the content of a shard, or of a JSON file (None), whose size nothing says.
+
+    shard: what the manifest says of it.
 
     Raises: Unreachable where another try could not help, UserError after all tries.
-
-    size: in bytes; None: unknown.
     """
-    seconds, most = DEADLINE + (size or 0) / SLOWEST, LARGEST if size is None else size
+    seconds, most = DEADLINE, LARGEST
+    if shard is not None:
+        seconds, most = DEADLINE + shard["bytes"] / SLOWEST, shard["bytes"]
     slow = f"waiting for {place}, up to {seconds:.0f} s"
     for failures in range(1, TRIES + 1):
         try:
             content = within(seconds, lambda: _read_once(place, most), slow)
-            if is_whole(content):
+            if _is_whole(content, shard):
                 return content
             why = "what comes is damaged"
         except OSError as error:  # those of requests, too

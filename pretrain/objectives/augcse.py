@@ -107,10 +107,10 @@ def reverse_gradient(values: Tensor, scale: float) -> Tensor:
 
     AugCSE's alpha of -1 is a scale of +1.
     """
-    reversed = values.view_as(values)
-    if reversed.requires_grad:
-        reversed.register_hook(lambda gradient: gradient * -scale)
-    return reversed
+    same = values.view_as(values)
+    if same.requires_grad:
+        same.register_hook(lambda gradient: gradient * -scale)
+    return same
 
 
 class Discriminator(nn.Module):

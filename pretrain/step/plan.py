@@ -231,11 +231,9 @@ def count_negatives(plan: StepPlan, objective: WholeObjective, mask_duplicates: 
         return objective.negatives(pool, present)
     texts = [sequences[f"identity {role}"] for role in objective.roles if role not in given]
     meanings = Meanings.of(torch.stack(texts))
-    groups = (
-        torch.from_numpy(initial_owners(plan.drawn))
-        if objective.is_local
-        else torch.zeros_like(meanings.records)
-    )
+    groups = torch.zeros_like(meanings.records)
+    if objective.is_local:
+        groups = torch.from_numpy(initial_owners(plan.drawn))
     keys = meanings.records * ranks + groups  # a meaning, where anchors see no other rank's
     members = keys.bincount(minlength=ranks * len(meanings.texts)).double()
     equal = 0.0
