@@ -1,9 +1,9 @@
 """The commands from Python: the page's example, runs that equal the command's, Ctrl-C, mistakes."""
 
+import io
 import json
-import os
 import signal
-import threading
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -114,27 +114,29 @@ def test_a_run_is_that_of_the_command(forked, of_command, tiny_data, tmp_path):
         api.train("clear_micro", data=tiny_data, run=run, **TINY | STEPS)
 
 
-@pytest.mark.full
-def test_ctrl_c_saves_and_the_same_call_continues(forked, of_command, tiny_data, tmp_path, capsys):
-    folder, ended = tmp_path / "run", threading.Event()
+class TerminalOfSomebodyWhoInterrupts(io.StringIO):
+    """Press Ctrl-C when the first line of a step appears."""
 
-    def interrupt() -> None:
-        while not ended.wait(0.01):
-            if any("loss" in row for row in records(folder)):
-                return os.kill(os.getpid(), signal.SIGINT)
+    pressed = False
+
+    def write(self, text: str) -> int:
+        if not self.pressed and "step 1" in text:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+
+@pytest.mark.full
+def test_ctrl_c_saves_and_the_same_call_continues(forked, of_command, tiny_data, tmp_path, monkeypatch):
+    folder, terminal = tmp_path / "run", TerminalOfSomebodyWhoInterrupts()
 
     def continued() -> api.Run:
         return api.train(data=tiny_data, run=folder, resume="auto", **TINY | STEPS)
 
-    presser = threading.Thread(target=interrupt)
-    presser.start()
-    try:
-        with pytest.raises(KeyboardInterrupt, match="resume='auto'"):
-            continued()
-    finally:
-        ended.set()
-        presser.join()
-    assert "received Ctrl-C" in capsys.readouterr().out
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="resume='auto'"):
+        patch.setattr(sys, "stdout", terminal)
+        continued()
+    assert "received Ctrl-C" in terminal.getvalue()
     checkpoints = list((folder / "checkpoints").glob("step-*"))
     assert checkpoints and not (folder / "report").exists()
     with pytest.raises(UserError, match="is not finished; train it again"):
