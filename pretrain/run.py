@@ -22,7 +22,7 @@ from pretrain.config.run import Config
 from pretrain.config.validation import leaves
 from pretrain.data.batch import BatchSpec, RankBatch
 from pretrain.data.lanes import require_lanes
-from pretrain.data.ledger import chain
+from pretrain.data.ledger import extend_ledger
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.tokenizer import prompt_tokens
@@ -55,7 +55,6 @@ from pretrain.telemetry.throughput import Throughput
 from pretrain.telemetry.trackers import Tracking, require_trackers
 from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder
-from pretrain.watch.stragglers import Stragglers
 
 
 def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> int:
@@ -225,13 +224,12 @@ class TrainingRun:
         )
         self.update = Update(self.engine, settings.clip, self.scale)
         self.faults = Faults(self.config, self.whole, self.update, self.telemetry, progress, self.decode)
-        self.stragglers = Stragglers(self.clock, self.folder, speaks=self.rank == 0)
         self.log = StepLog(
             self.config,
             progress,
             self.telemetry,
             self.faults,
-            self.stragglers,
+            self.clock,
             self.scale,
             self.engine.module.objective,
             self.extra_metrics,
@@ -295,9 +293,7 @@ class TrainingRun:
         request = max(self.shutdown.requested(), UNSAVED if self.checkpoints.failed else NONE)
         if self.log.monitor.dead_loss and settings.faults.dead_loss == "stop":
             request = max(request, DEAD_LOSS)
-        result = self.whole.compute(
-            batch, request, collects_diagnostics=ends_row, busy=self.stragglers.busy()
-        )
+        result = self.whole.compute(batch, request, collects_diagnostics=ends_row)
         if result.request == MOVED:
             on_rank_zero(lambda: require_in_place(self.folder))
         with clock("step"):
@@ -311,7 +307,7 @@ class TrainingRun:
         progress.seconds += seconds
         self.watchdog.end_step(number, seconds)
         progress.substitutions += result.substitutions
-        progress.ledger = chain.extend(progress.ledger, result.sums)
+        progress.ledger = extend_ledger(progress.ledger, result.sums)
         self.log.add(batch, result, rate, norm, applied, ends_row)
         return result
 

@@ -152,7 +152,7 @@ FREE = (
     *("data.folder", "data.sets", "data.temperature", "data.prepare", "data.workers", "data.damaged"),
     # change no gradient, but for rounding
     *("train.micro_batch_tokens", "train.balance", "train.activation_checkpointing", "train.graphs"),
-    *("train.deterministic", "train.optimizer_code", "train.zero", "train.threads"),
+    *("train.deterministic", "train.zero", "train.threads"),
     *("train.rendezvous_seconds", "train.step_deadline"),
     "objective.mlm.initial_bias",  # a checkpoint has the bias
 )
@@ -183,8 +183,9 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     """
     if state["config"]["model"].pop("layer_code", "own") == "library":
         raise UserError(f"{source} was made with transformers' layers, which this version does not have")
-    for key in LoadingConfig.former:
-        state["config"]["data"].pop(key, None)
+    for section, keys in (("data", LoadingConfig.former), ("train", TrainConfig.former)):
+        for key in keys:
+            state["config"][section].pop(key, None)
     step = state["step"]
     if config.train.steps < step:
         raise UserError(

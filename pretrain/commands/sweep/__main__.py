@@ -32,7 +32,6 @@ from pretrain.commands.sweep.runs import (
     Trainer,
     run_of,
     slug,
-    unequal_inputs,
 )
 from pretrain.commands.sweep.table import collect, write
 from pretrain.common import cli
@@ -216,14 +215,7 @@ class SweepWork:
         sweep, chosen = self.sweep, self.chosen_evaluations
         models = []
         for entry in self.plan.entries:
-            runs = self.plan.runs_of(entry)
-            models += models_of(entry, runs, self.out)
-            if names := unequal_inputs(runs):
-                _print_line(
-                    f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} "
-                    "(inputs in report/summary.json). Remove those with the wrong one, and run the sweep "
-                    f"again: {', '.join(str(run.folder) for run in runs)}"
-                )
+            models += models_of(entry, self.plan.runs_of(entry), self.out)
         if self.evaluates:
             starts = [start for model in models if (start := model.start) is not None]
             of_start = {name: flags for name, flags in chosen.items() if name in sweep.of_start}

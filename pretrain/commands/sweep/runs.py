@@ -9,7 +9,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -98,15 +98,6 @@ class SweepRun:
         scores = [row["evaluation"]["stsb-dev"] for row in rows if "stsb-dev" in row.get("evaluation", {})]
         return next((score for score in reversed(scores) if score is not None), None)
 
-    @property
-    def warnings(self) -> list[str]:
-        """The alarms that the run's monitors raised."""
-        return [
-            f"step {record['step']}: {record['warning']}"
-            for record in read_metrics(self.folder / "metrics.jsonl")
-            if "warning" in record
-        ]
-
     def words(self, folder: Path, **more: str) -> list[str]:
         """Return the flags of pretrain/main.py for this run in a folder.
 
@@ -120,16 +111,6 @@ class SweepRun:
         flags["folder"] = str(folder)
         flags |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"--{key}={value}" for key, value in flags.items()]
-
-
-def unequal_inputs(runs: Iterable[SweepRun]) -> list[str]:
-    """Return the names of the inputs (`pretrain.start.continuity`) in which finished runs differ.
-
-    A file found by the environment may have been replaced between two runs, which their digests do not show.
-    """
-    recorded = [run.summary.get("inputs", {}) for run in runs if run.summary]
-    names = dict.fromkeys(name for inputs in recorded for name in inputs)
-    return [name for name in names if len({inputs[name] for inputs in recorded if name in inputs}) > 1]
 
 
 def identity(config: Config) -> str:

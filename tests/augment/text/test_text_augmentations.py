@@ -10,8 +10,7 @@ from parse_builder import parse as by_hand
 from augment.core.entry import Entry, Parameter
 from augment.core.errors import AugmentationError
 from augment.core.keys import bits_per_sequence, derive, sequence_keys
-from augment.core.vocabulary import Vocabulary
-from augment.preview import encode
+from augment.core.vocabulary import Vocabulary, encode
 from augment.sda.entries import mv, pi
 from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE

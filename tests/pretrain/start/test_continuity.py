@@ -270,7 +270,6 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
     free = {
         "train.micro_batch_tokens": "999",
         "train.balance": "off",
-        "train.optimizer_code": "apex",
         "train.zero": "0",
         "train.threads": "2",
         "train.rendezvous_seconds": "9",
@@ -287,6 +286,7 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
     state = {"config": recipe.model_dump(mode="json"), "step": 9, "progress": {}}
     assert state["config"]["objective"]["mlm"].pop("initial_bias") == "frequencies"  # as earlier versions
     state["config"]["data"] |= {"damaged": "refuse", "remote_cache": 20.0}
+    state["config"]["train"]["optimizer_code"] = "torch"
     record_changes(recipe, state, Path("step-00000009"))
     assert resumed({"train.precision": "bf16"}, {"train.precision": "fp32"}) == {
         "train.precision": (100, "bf16", "fp32")

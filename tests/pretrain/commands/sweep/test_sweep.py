@@ -112,7 +112,6 @@ def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
     )
     assert "|  | paper | 62.50 |" in table and "| of others | paper | 50.00 |" in table
     assert "the best of five" in table
-    assert "good, seed 1: 1 alarms, the first at step 2: collapsing" in table
     again = sweep(tmp_path, path, "--eval-data", tmp_path, expect=1)
     assert "4 runs: 2 done, 0 begun, 2 to do" in again
     starts = [
