@@ -32,7 +32,7 @@ from pretrain.model.precision import LossScale
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
 from pretrain.start.checkpoints import Checkpoints
-from pretrain.start.data import as_begun, open_data, report_damage, require_different_views, require_signal
+from pretrain.start.data import open_data, report_damage, require_different_views, require_signal
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
@@ -120,9 +120,8 @@ class TrainingRun:
         """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
         self.threads = set_threads(self.config)
         set_deterministic(self.config)
-        data = open_data(self.config)
-        self.checkpoint, state = resume_from(self.config, data.inputs)
-        self.data = as_begun(data, state)
+        self.data = open_data(self.config)
+        self.checkpoint, state = resume_from(self.config, self.data.inputs)
         self.progress = Progress(**state["progress"]) if state else Progress()
         if state is not None:  # best/ may be the start, as it was
             began = state["config"]["objective"]["mlm"].get("initial_bias", "zero")

@@ -1,4 +1,4 @@
-"""Turn each step's numbers into the progress bar, rows of metrics, and alarms, a step late."""
+"""Turn each step's numbers into rows of metrics and alarms, a step late."""
 
 import math
 import statistics
@@ -234,7 +234,7 @@ class StepLog:
             StepNumbers(step.number, step.batch, losses, norm, applied, numbers.get("scale"))
         )
         sequences = self.sizes.at_step(step.number - 1)
-        self.telemetry.advance(step.number, losses, step.rate, result.tokens, sequences, step.coming.came)
+        self.telemetry.advance(step.number, result.tokens, sequences, step.coming.came)
         for row in result.substitutions:
             self.telemetry.warn(describe_substitution(row))
         if sound:

@@ -171,9 +171,6 @@ def verify_resumed_batch(
     """
     if not progress.ledger:
         progress.ledger = begin_ledger(progress.step)
-        if source is None:
-            return None
-        return f"ledger     {source.name} is older than the ledger: batches are recorded from this step on"
     recorded = progress.ledger["last"]
     if not recorded:  # no step since it began
         return None

@@ -116,7 +116,7 @@ class Wandb(Tracker):
             config=dict(self.settings),
             dir=str(self.place),
             mode=mode,
-            # the console is the run's own: its bar must not go through another program
+            # the console is the run's own: its lines must not go through another program
             settings=wandb.Settings(silent=True, console="off", finish_timeout=CLOSE_SECONDS),
         )
         last = self.run.step - 1  # a server's next one; offline 0

@@ -116,14 +116,11 @@ def test_a_setting_that_is_gone_is_missed_only_where_the_objective_reads_its_sec
             record_changes(now, state, Path("step-00000100"))
 
 
-def test_a_run_of_layers_that_are_gone_is_refused():
+def test_a_setting_that_is_gone_is_no_change():
     state = {"config": load_config(None, {}).model_dump(mode="json"), "step": 100, "progress": {}}
-    for recorded in ("own", None):
-        state["config"]["model"] |= {"layer_code": recorded}
-        record_changes(load_config(None, {}), state, Path("step-00000100"))
-    state["config"]["model"]["layer_code"] = "library"
-    with pytest.raises(UserError, match="made with transformers' layers"):
-        record_changes(load_config(None, {}), state, Path("step-00000100"))
+    state["config"]["model"] |= {"layer_code": "own", "residual": "fp32"}
+    record_changes(load_config(None, {}), state, Path("step-00000100"))
+    assert state["progress"]["changes"] == []
 
 
 @pytest.mark.full

@@ -37,7 +37,7 @@ def test_a_step_that_is_written_during_the_next_has_its_own_time(tmp_path):
     def write() -> None:
         while queued:
             step, ended = queued.pop()
-            telemetry.advance(step, {"total": 1.0}, 0.1, 1000 * step, ended=ended)
+            telemetry.advance(step, 1000 * step, ended=ended)
             if step % 4 == 2:
                 telemetry.log(step, {"left_out": {"why": "a spike"}})
             telemetry.log(step, {"loss": {"total": 1.0}})
