@@ -22,7 +22,7 @@ from pretrain.config.run import Config
 from pretrain.config.validation import leaves
 from pretrain.data.batch import BatchSpec, RankBatch
 from pretrain.data.lanes import require_lanes
-from pretrain.data.ledger import chain
+from pretrain.data.ledger import extend_ledger
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.tokenizer import prompt_tokens
@@ -32,7 +32,7 @@ from pretrain.model.precision import LossScale
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
 from pretrain.start.checkpoints import Checkpoints
-from pretrain.start.data import as_begun, open_data, report_damage, require_different_views, require_signal
+from pretrain.start.data import open_data, report_damage, require_different_views, require_signal
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import Evaluation, require_sts
@@ -55,7 +55,6 @@ from pretrain.telemetry.throughput import Throughput
 from pretrain.telemetry.trackers import Tracking, require_trackers
 from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder
-from pretrain.watch.stragglers import Stragglers
 
 
 def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> int:
@@ -121,9 +120,8 @@ class TrainingRun:
         """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
         self.threads = set_threads(self.config)
         set_deterministic(self.config)
-        data = open_data(self.config)
-        self.checkpoint, state = resume_from(self.config, data.inputs)
-        self.data = as_begun(data, state)
+        self.data = open_data(self.config)
+        self.checkpoint, state = resume_from(self.config, self.data.inputs)
         self.progress = Progress(**state["progress"]) if state else Progress()
         if state is not None:  # best/ may be the start, as it was
             began = state["config"]["objective"]["mlm"].get("initial_bias", "zero")
@@ -225,13 +223,12 @@ class TrainingRun:
         )
         self.update = Update(self.engine, settings.clip, self.scale)
         self.faults = Faults(self.config, self.whole, self.update, self.telemetry, progress, self.decode)
-        self.stragglers = Stragglers(self.clock, self.folder, speaks=self.rank == 0)
         self.log = StepLog(
             self.config,
             progress,
             self.telemetry,
             self.faults,
-            self.stragglers,
+            self.clock,
             self.scale,
             self.engine.module.objective,
             self.extra_metrics,
@@ -295,9 +292,7 @@ class TrainingRun:
         request = max(self.shutdown.requested(), UNSAVED if self.checkpoints.failed else NONE)
         if self.log.monitor.dead_loss and settings.faults.dead_loss == "stop":
             request = max(request, DEAD_LOSS)
-        result = self.whole.compute(
-            batch, request, collects_diagnostics=ends_row, busy=self.stragglers.busy()
-        )
+        result = self.whole.compute(batch, request, collects_diagnostics=ends_row)
         if result.request == MOVED:
             on_rank_zero(lambda: require_in_place(self.folder))
         with clock("step"):
@@ -311,7 +306,7 @@ class TrainingRun:
         progress.seconds += seconds
         self.watchdog.end_step(number, seconds)
         progress.substitutions += result.substitutions
-        progress.ledger = chain.extend(progress.ledger, result.sums)
+        progress.ledger = extend_ledger(progress.ledger, result.sums)
         self.log.add(batch, result, rate, norm, applied, ends_row)
         return result
 

@@ -1,18 +1,19 @@
-"""Turn each step's numbers into the progress bar, rows of metrics, and alarms, a step late."""
+"""Turn each step's numbers into rows of metrics and alarms, a step late."""
 
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
+from pretrain.common.ranks import gathered, host_group, is_alone
 from pretrain.common.transfer import Numbers
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
 from pretrain.data.damage import describe_substitution
-from pretrain.data.ledger import chain
 from pretrain.model.precision import LossScale
 from pretrain.objectives import WholeObjective
 from pretrain.step.faults import Faults, StepNumbers, steadier_settings
@@ -20,12 +21,14 @@ from pretrain.step.progress import Progress
 from pretrain.step.whole_batch import StepResult
 from pretrain.telemetry.monitors import Monitor
 from pretrain.telemetry.run import Telemetry
-from pretrain.watch.stragglers import Stragglers
+from pretrain.telemetry.stopwatch import Stopwatch
 
 _LOSS, _MEASURE = "loss ", "measure "  # what the names of these numbers of a step begin with
 
 MLM = "mlm"  # the loss that is a mean over masked tokens
 GROUPS = ("loss", "measures", "norm", "counts")
+OWN_PARTS = ("data", "encode", "backward")
+"""Parts of a step in which no rank waits for another; but at ZeRO 3 ranks gather parameters within them."""
 Sums = dict[str, dict[str, list[float]]]
 """Group -> name -> [weighted sum, sum of weights]."""
 
@@ -104,6 +107,18 @@ class Window:
         } | means["measures"]
 
 
+def slowest_rank(seconds: Sequence[float]) -> dict[str, Any]:
+    """Return what a row of metrics says of the rank that the others wait for at every step.
+
+    seconds: of each rank, in `OWN_PARTS` of the row's steps.
+    """
+    median = statistics.median_low(seconds)
+    if not median:
+        return {}
+    slowest = max(range(len(seconds)), key=seconds.__getitem__)
+    return {"slowest_rank": {"rank": slowest, "over_median": round(seconds[slowest] / median, 3)}}
+
+
 def is_due(step: int, every: int) -> bool:
     """Return whether something done every `every` steps (0: never) is due."""
     return bool(every) and step % every == 0
@@ -135,14 +150,18 @@ class StepLog:
         progress: Progress,
         telemetry: Telemetry,
         faults: Faults,
-        stragglers: Stragglers,
+        clock: Stopwatch,
         scale: LossScale | None,
         objective: WholeObjective,
         extra_metrics: Callable[[int], Mapping[str, Any]],
     ) -> None:
-        """extra_metrics: number of steps done -> what a row of metrics holds besides."""
+        """
+        Args:
+            clock: of the steps.
+            extra_metrics: number of steps done -> what a row of metrics holds besides.
+        """
         self.config, self.progress, self.telemetry = config, progress, telemetry
-        self.faults, self.stragglers, self.scale = faults, stragglers, scale
+        self.faults, self.clock, self.scale = faults, clock, scale
         self.objective, self.extra_metrics, self.sizes = objective, extra_metrics, config.batch_sizes
         self.window = Window(progress.window)
         self.monitor = Monitor(
@@ -184,13 +203,14 @@ class StepLog:
         result.views = None  # the next step needs the memory
         row: dict[str, Any] = {"lr": rate, "tokens": progress.tokens}
         if ends_row:
-            row |= {"seconds": progress.seconds, "time": self.stragglers.clock.shares()}
+            parts = self.clock.seconds()
+            whole = sum(parts.values())
+            row["seconds"] = progress.seconds
+            row["time"] = {part: seconds / whole for part, seconds in parts.items() if whole}
             row |= self.extra_metrics(progress.step)
-            row["ledger"] = chain.of_row(progress.ledger)
-            slowest, warning = self.stragglers.end_row(result.busy)
-            row |= slowest
-            if warning:
-                self.telemetry.warn(warning)
+            row["ledger"] = {name: part for name, part in progress.ledger.items() if name != "last"}
+            if not is_alone():
+                row |= slowest_rank(gathered(sum(parts.get(part, 0.0) for part in OWN_PARTS), host_group()))
             if self.sizes.growth_steps:
                 row["global_batch"] = self.sizes.at_step(progress.step - 1)
         self._queued = _QueuedStep(progress.step, batch, result, rate, Numbers(numbers), ends_row, row)
@@ -214,7 +234,7 @@ class StepLog:
             StepNumbers(step.number, step.batch, losses, norm, applied, numbers.get("scale"))
         )
         sequences = self.sizes.at_step(step.number - 1)
-        self.telemetry.advance(step.number, losses, step.rate, result.tokens, sequences, step.coming.came)
+        self.telemetry.advance(step.number, result.tokens, sequences, step.coming.came)
         for row in result.substitutions:
             self.telemetry.warn(describe_substitution(row))
         if sound:

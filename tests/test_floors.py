@@ -29,7 +29,6 @@ MAY_IMPORT = {
     "augment.rules": "augment.text augment.sda",
     "augment.neural": "augment.text",
     "augment.spec": "augment.text augment.tokens augment.sda augment.rules augment.neural",
-    "augment.preview": "augment.spec",
     "pretrain.common": "",
     "pretrain.config": "augment.spec",
     "pretrain.checkpoint": "",
@@ -174,7 +173,6 @@ def test_circles_are_found():
 
 
 PICTURE_BOXES = {
-    "augment.preview": "spec",
     "augment.sda": "rules",
     "finetune": "evaluations",
     "finetune.answers": "encoders",

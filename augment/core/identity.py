@@ -6,6 +6,7 @@ The number depends on the tokens alone, so equal sequences have it in common on 
 global batch finds its duplicates by comparing one number a sequence.
 """
 
+import difflib
 import functools
 
 import numpy as np
@@ -48,6 +49,16 @@ def equal_sequences(first: Ragged, second: Ragged) -> np.ndarray:
     )
     equal[rows] = np.diff(differ.take(offsets_of(lengths))) == 0
     return equal
+
+
+def change(original: np.ndarray, view: np.ndarray) -> float:
+    """Return the share of tokens that changed, 0 to 1: those outside the blocks that both have in order."""
+    before, after = original[1:-1].tolist(), view[1:-1].tolist()
+    longer = max(len(before), len(after))
+    if longer == 0:
+        return 0.0
+    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+    return 1.0 - sum(block.size for block in blocks) / longer
 
 
 def _random_words(count: int, name: str) -> np.ndarray:

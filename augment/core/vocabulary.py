@@ -1,11 +1,13 @@
 """Describe a tokenizer's vocabulary to token augmentations and masking, as arrays over its token ids."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from augment.core.errors import AugmentationError
+from augment.core.ragged import Ragged
 
 DEL_TOKEN = "[DEL]"
 PUNCTUATION = (".", ",", "!", "?", ";", ":")  # AEDA's
@@ -102,6 +104,13 @@ class Vocabulary:
         pad, cls, sep, mask = ids.values()
         by_kind = style != "##"
         return Vocabulary(size, pad, cls, sep, mask, del_id, special, word_start, kind, by_kind, marks)
+
+
+def encode(sentences: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> Ragged:
+    """Return `[CLS] sentence [SEP]` for each sentence."""
+    settings = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+    rows = tokenizer(list(sentences), **settings)["input_ids"]
+    return Ragged.from_sequences([[vocabulary.cls_id, *row, vocabulary.sep_id] for row in rows])
 
 
 def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:

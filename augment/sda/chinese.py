@@ -1,4 +1,4 @@
-"""Negate Chinese sentences, and put modal words and intensifiers into them: SDA's rules (Zhu et al. 2022).
+"""Negate Chinese sentences, and put modal words into them: SDA's rules (Zhu et al. 2022).
 
 A verb is negated by 不, an event (了, 过, 正在, a date, 后来) by 没有. 曾 becomes 未曾, 已 还没, 有 没有, and 为 不是;
 a degree (很) gets 不是. The negation stands behind the subject, times, and adverbs of the sentence (也, 仍),
@@ -17,37 +17,29 @@ _MODALS = ("不能不", "不会不", "不得不", "可能", "也许")  # 必须 
 _MODALS_OF_EVENTS = ("可能", "也许")  # of what has happened
 _MODALS_OF_STATES = ("应该", "可能", "也许")  # before an adjective, 是 or 有, a degree, 已经 and the like
 _HEADS = ("不得不说，", "不得不承认，", "不可否认，", "毋庸置疑，", "显而易见，", "诚然，")
-_INTENSIFIERS = ("极度", "非常", "很", "尤其", "特别", "极其", "真正地", "显著地")
-_PREFIXES = {
-    # The code's list (below) has some that assert what follows, such as 令人惊讶的是; for the paper's rule those
-    # that deny it.
-    "paper": ("绝对不可能，", "这不可能，", "事实并非如此，", "这不是事实，"),
-    "code": (
-        "无法理解的是，", "令人惊讶的是，", "令人大跌眼镜的是，", "绝对不可能，",
-        "不可理喻的是，", "这不应该，", "这不可能，", "这不会，",
-    ),
-}  # fmt: skip
+# Those of the code's list that assert what follows, such as 令人惊讶的是, are left out.
+_PREFIXES = ("绝对不可能，", "这不可能，", "事实并非如此，", "这不是事实，")
 
 
-def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
+def negation_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
     """Return `entries.neg`'s edits: the main verb negated or affirmed; a phrase if there is no verb."""
     if not len(sentence):
         return None
     verb = clauses.main_verb(sentence)
     edits = None if verb is None else _negated(sentence, verb)
-    return edits or [(0, 0, draws.choice(_PREFIXES[variant]))]
+    return edits or [(0, 0, draws.choice(_PREFIXES))]
 
 
-def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
+def double_negation_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
     """Return `entries.dn`'s edits: the main verb negated, and a phrase such as 这不可能 in front."""
     verb = clauses.main_verb(sentence)
     if verb is None or clauses.is_question(sentence) or sentence.text.startswith(clauses.CONCLUDING):
         return None
     edits = _negated(sentence, verb)
-    return edits and [(0, 0, draws.choice(_PREFIXES[variant])), *edits]
+    return edits and [(0, 0, draws.choice(_PREFIXES)), *edits]
 
 
-def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
+def modal_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
     """Return `entries.mv`'s edits: a modal before the main verb, or 不得不说 and the like in front."""
     verb = clauses.main_verb(sentence)
     if verb is None or clauses.is_question(sentence):
@@ -91,17 +83,6 @@ def _place_of_modal(sentence: ParsedSentence, verb: int, first: int) -> int:
     while first and sentence.word(first - 1) in clauses.AHEAD:
         first -= 1
     return first
-
-
-def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
-    """Return the edit that puts an intensifier before the first adjective that has none."""
-    intensifier = draws.choice(_INTENSIFIERS)
-    for i in range(len(sentence)):
-        adjective = sentence.pos[i] == "ADJ" or sentence.tags[i] == "VA"
-        before = sentence.word(i - 1) if i else ""
-        if adjective and before not in clauses.DEGREE and before not in clauses.NEGATIVE:
-            return [(sentence.starts[i], sentence.starts[i], intensifier)]
-    return None
 
 
 def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:

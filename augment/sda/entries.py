@@ -1,10 +1,9 @@
 """List SDA's discrete augmentations (Zhu et al. 2022): punctuation insertion, modal verbs, double negation,
 and negation.
 
-Each has the paper's rule (appendix A; the default) and the rule of the authors' code
-(github.com/Zhudongsheng75/SDA) as `variant`, both on the parse: code that looks words up by their first match
-edits the wrong one of two equal words, and both join tokens by spaces, where here everything but the edit
-stays as it is. English and Chinese, by the language of the parse.
+They are the paper's rules (appendix A) on the parse. The authors' code (github.com/Zhudongsheng75/SDA) looks
+words up by their first match, edits the wrong one of two equal words, and joins tokens by spaces, where here
+everything but the edit stays as it is. English and Chinese, by the language of the parse.
 """
 
 import functools
@@ -15,11 +14,7 @@ from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, balanced
 
-PAPER, CODE = "paper", "code"
 SOUND, PUBLISHED = "sound", "published"
-_VARIANT = Parameter(
-    "variant", PAPER, "the paper's rule, or the rule of the authors' code", choices=(PAPER, CODE)
-)
 _PHRASES = Parameter(
     "phrases",
     SOUND,
@@ -32,91 +27,78 @@ _sda = functools.partial(augmentation, needs="parse", languages="en zh")
 @_sda(
     "preserving",
     paper="SDA (Zhu et al. 2022), section 4.1, algorithm 1",
-    parameters=(_VARIANT,),
     sample="He travelled widely in Europe. -> He, travelled widely in Europe.",
 )
-def pi(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
+def pi(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Insert punctuation (SDA, section 4.1 and algorithm 1).
 
-    paper: a comma before (behind, where it comes first) a subordinate clause; without one, double quotes
-    around the subject or a comma behind it, evenly; without a subject, "!" at the end. code: a coin decides
-    whether clause or subject is tried first, open complements (xcomp) are clauses too, quotes are single;
-    else quotes around the sentence, or a final mark drawn from , . ; !
+    A comma before (behind, where it comes first) a subordinate clause; without one, double quotes around the
+    subject or a comma behind it, evenly; without a subject, "!" at the end.
     """
-    return punctuated(sentence, draws, variant)
+    comma, exclamation = _MARKS[sentence.language][0], _MARKS[sentence.language][3]
+    if not len(sentence):
+        return None
+    edits = _commas_at_clause(sentence, comma) or _mark_subject(sentence, draws, comma)
+    if edits:
+        return sentence.edit(edits)
+    text = sentence.edit([_final(sentence, exclamation)])
+    return None if text == sentence.text else text
 
 
 @_sda(
     "preserving",
     paper="SDA (Zhu et al. 2022), section 4.2, algorithm 2",
-    parameters=(_VARIANT, _PHRASES),
+    parameters=(_PHRASES,),
     sample="He travelled widely in Europe. -> He must have travelled widely in Europe.",
 )
-def mv(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: str = SOUND) -> str | None:
+def mv(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | None:
     """Put a modal verb before the main clause's verb, in its tense (SDA, section 4.2 and algorithm 2).
 
-    paper: one of must, should, ought to, have to, cannot but, cannot help but.
-    code: with have no choice but and need to besides; and, by a coin, or where the verb takes none, an
-    intensifier before every adjective instead. None for questions, imperatives, and clauses with a modal
-    verb. Of these modal verbs, phrases=sound takes those that leave true what the sentence says: not "should
-    have travelled", which says that he did not; "cannot" for a clause that is negated. phrases=published: all
-    of them. English; in Chinese there is no such choice.
+    One of must, should, ought to, have to, cannot but, cannot help but. None for questions, imperatives, and
+    clauses with a modal verb. Of these modal verbs, phrases=sound takes those that leave true what the
+    sentence says: not "should have travelled", which says that he did not; "cannot" for a clause that is
+    negated. phrases=published: all of them. English; in Chinese there is no such choice.
 
     The paper says that it "slightly adjusts" the meaning.
     """
     if sentence.is_english:
-        rules = [lambda: modals.modal_edits(sentence, draws, variant, phrases)]
+        edits = modals.modal_edits(sentence, draws, phrases)
     else:
-        rules = [lambda: chinese.modal_edits(sentence, draws, variant)]
-    if variant == CODE:
-        language = modals if sentence.is_english else chinese
-        rules.append(lambda: language.intensifier_edits(sentence, draws))
-        if draws.chance(0.5):
-            rules.reverse()
-    for rule in rules:
-        edits = rule()
-        if edits:
-            return sentence.edit(edits)
-    return None
+        edits = chinese.modal_edits(sentence, draws)
+    return sentence.edit(edits) if edits else None
 
 
 @_sda(
     "altering",
     paper="SDA (Zhu et al. 2022), section 4.4",
-    parameters=(_VARIANT,),
     sample="He travelled widely in Europe. -> He did not travel widely in Europe.",
 )
-def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
+def neg(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Negate a sentence, or take its negation away: SDA's negative sample (section 4.4).
 
-    paper: the main clause is negated, or, if it has a negative word (not, never, no, nobody, nothing), loses
-    it; "no" before a sentence without a verb. code: the first of a negative word (it goes), an auxiliary and
-    the main verb (not), from the left, in whatever clause; a phrase such as "It is not true that" where there
-    is none.
+    The main clause is negated, or, if it has a negative word (not, never, no, nobody, nothing), loses it;
+    "no" before a sentence without a verb.
     """
-    edits = (negation if sentence.is_english else chinese).negation_edits(sentence, draws, variant)
+    edits = (negation if sentence.is_english else chinese).negation_edits(sentence, draws)
     return _changed(sentence, edits) if edits else None
 
 
 @_sda(
     "preserving",
     paper="SDA (Zhu et al. 2022), section 4.3, algorithm 3",
-    parameters=(_VARIANT, _PHRASES),
+    parameters=(_PHRASES,),
     sample="He travelled widely in Europe. -> It is not true that he did not travel widely in Europe.",
 )
-def dn(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: str = SOUND) -> str | None:
+def dn(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | None:
     """Negate a sentence twice, so that the two cancel each other (SDA, section 4.3 and algorithm 3).
 
-    paper: the main clause is negated, or loses its negation, and a phrase such as "It is not true that"
-    stands before it.
-    code: negative words of all clauses go, then auxiliaries and the main verb are negated from the left, two
-    in all; the phrase is for sentences that had room for one. None for questions, imperatives, and sentences
-    without a verb.
+    The main clause is negated, or loses its negation, and a phrase such as "It is not true that" stands
+    before it. None for questions, imperatives, and sentences without a verb.
     """
     if sentence.is_english:
-        edits = negation.double_negation_edits(sentence, draws, variant, phrases)
+        edits = negation.double_negation_edits(sentence, draws, phrases)
     else:
-        edits = chinese.double_negation_edits(sentence, draws, variant)
+        edits = chinese.double_negation_edits(sentence, draws)
     return _changed(sentence, edits) if edits else None
 
 
@@ -127,21 +109,16 @@ def _changed(sentence: ParsedSentence, edits: list[tuple[int, int, str]]) -> str
 
 # Subordinate clauses, those first that a comma parts off most readily. Chinese relative clauses stand before
 # their noun, where no comma can stand.
-_CLAUSES = {
-    ("en", PAPER): ("advcl", "acl", "ccomp", "csubj"),
-    ("en", CODE): ("advcl", "acl", "ccomp", "csubj", "xcomp"),
-    ("zh", PAPER): ("advcl", "ccomp", "csubj"),
-    ("zh", CODE): ("advcl", "ccomp", "csubj", "xcomp"),
-}
+_CLAUSES = {"en": ("advcl", "acl", "ccomp", "csubj"), "zh": ("advcl", "ccomp", "csubj")}
 _ALL_CLAUSES = {key: frozenset(kinds) for key, kinds in _CLAUSES.items()}
 _NOMINAL_SUBJECT = frozenset({"nsubj"})
 _QUOTES = frozenset('"“”„«»「」『』')
 _FINAL = ".!?…;:,。！？；：，"
 _CLOSING = "\"'”’)]」』）"
 _MARKS = {
-    # language: (comma, opening quote, closing quote, exclamation mark, the code's final marks)
-    "en": (",", '"', '"', "!", (",", ".", ";", "!")),
-    "zh": ("，", "“", "”", "！", ("，", "。", "；", "！")),
+    # language: (comma, opening quote, closing quote, exclamation mark)
+    "en": (",", '"', '"', "!"),
+    "zh": ("，", "“", "”", "！"),
 }
 # No comma stands behind words with these tags: what they introduce goes on.
 _INTRODUCING = frozenset({"IN", "DT", "PDT", "TO", "WDT", "WP", "WP$", "WRB", "PRP$", "CC", "MD"})
@@ -151,36 +128,15 @@ _PARTED_OFF = frozenset(
 _WH = frozenset({"WDT", "WP", "WP$", "WRB"})
 
 
-def punctuated(sentence: ParsedSentence, draws: Draws, variant: str) -> str | None:
-    """Return the text of `augment.sda.entries.pi`."""
-    comma, opening, closing, exclamation, finals = _MARKS[sentence.language]
-    if not len(sentence):
-        return None
-    rules = [
-        lambda: _commas_at_clause(sentence, variant, comma),
-        lambda: _mark_subject(sentence, draws, variant, comma),
-    ]
-    if variant == CODE and draws.chance(0.5):
-        rules.reverse()
-    for rule in rules:
-        edits = rule()
-        if edits:
-            return sentence.edit(edits)
-    if variant == CODE and draws.chance(0.5) and not _QUOTES & set(sentence.text):
-        return opening + sentence.text + closing
-    text = sentence.edit([_final(sentence, draws.choice(finals) if variant == CODE else exclamation)])
-    return None if text == sentence.text else text
-
-
-def _commas_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> list[Edit] | None:
+def _commas_at_clause(sentence: ParsedSentence, comma: str) -> list[Edit] | None:
     """Put a comma where a subordinate clause begins (or ends, if first); at both ends of an inserted one."""
-    key = sentence.language, variant
-    found = sentence.with_relation(_ALL_CLAUSES[key])
+    found = sentence.with_relation(_ALL_CLAUSES[sentence.language])
     if sentence.is_english and len(found) > 1:
-        found.sort(key=lambda i: _CLAUSES[key].index(sentence.relation(i).partition(":")[0]))
+        kinds = _CLAUSES["en"]
+        found.sort(key=lambda i: kinds.index(sentence.relation(i).partition(":")[0]))
     for i in found:
         first, last = sentence.subtree(i)
-        if variant == PAPER and _is_phrase(sentence, i, first):
+        if _is_phrase(sentence, i, first):
             continue
         edit = _comma_behind(sentence, first - 1 if first else last, comma)
         if edit is None:
@@ -224,7 +180,7 @@ def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:
     return sentence.pos[last + 1] in ("VERB", "AUX")
 
 
-def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: str) -> list[Edit] | None:
+def _mark_subject(sentence: ParsedSentence, draws: Draws, comma: str) -> list[Edit] | None:
     """Put quotes around the main clause's subject (else the first there is), or a comma behind it."""
     root = sentence.root
     found = [i for i in sentence.with_relation(_NOMINAL_SUBJECT) if sentence.tags[i] not in _WH]
@@ -236,12 +192,10 @@ def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: s
         last -= 1
     while first < last and not _is_word(sentence, first):
         first += 1
-    single = variant == CODE and sentence.is_english
-    opening, closing = ("'", "'") if single else _MARKS[sentence.language][1:3]
-    quotes = _QUOTES | {"'"} if opening == "'" else _QUOTES
+    _, opening, closing, _ = _MARKS[sentence.language]
     whole = _is_free(sentence, sentence.starts[first] - 1) and _is_free(sentence, sentence.ends[last])
     whole = whole and balanced(sentence.text[sentence.starts[first] : sentence.ends[last]])
-    quoted = whole and not quotes & set(sentence.text)
+    quoted = whole and not _QUOTES & set(sentence.text)
     inverted = sentence.is_english and first > 0 and sentence.pos[first - 1] in ("VERB", "AUX")
     if quoted and (draws.chance(0.5) or inverted):
         return [(sentence.starts[first],) * 2 + (opening,), (sentence.ends[last],) * 2 + (closing,)]

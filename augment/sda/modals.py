@@ -1,5 +1,5 @@
-"""Put modal verbs and intensifiers into English sentences: which modal verbs a clause can take, and how it is
-written with one (SDA).
+"""Put modal verbs into English sentences: which modal verbs a clause can take, and how it is written with one
+(SDA).
 
 As published, the past takes "should have travelled", which says that he did not. By default a clause takes
 those that leave what it says true: "must have travelled", "had to travel", "could not but travel"; a negated
@@ -29,16 +29,12 @@ from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of, may_be_past, participle
 from augment.text.negation import is_base_form, joined_base_forms
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, indefinite_article, like, named_words, word_set
+from augment.text.word_forms import Edit, like, named_words, word_set
 
-# What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
-_PUBLISHED: dict[str, tuple[str, ...]] = {
-    "paper": ("must", "should", "ought to", "have to", "cannot but", "cannot help but")
-}
-_PUBLISHED["code"] = (*_PUBLISHED["paper"], "have no choice but to", "need to")
-_DUTIES = frozenset({"should", "ought to", "need to"})  # what is to be done, and so may not be: no fact
-# of who or what could do otherwise
-_INEVITABLE = frozenset({"cannot but", "cannot help but", "have no choice but to"})
+# What stands before the base form.
+_PUBLISHED = ("must", "should", "ought to", "have to", "cannot but", "cannot help but")
+_DUTIES = frozenset({"should", "ought to"})  # what is to be done, and so may not be: no fact
+_INEVITABLE = frozenset({"cannot but", "cannot help but"})  # of who or what could do otherwise
 # What somebody feels or holds, and how things look to them: "cannot help but love", no duty.
 _ATTITUDES = named_words("modals.attitudes")
 # What is so, whoever wants it: neither a duty nor to be helped.
@@ -55,61 +51,27 @@ _SOUND_OF_NEGATED = {
     "STATE": ("must",),  # "he cannot want it" says that he is unable to
     "HAVE": ("can", "must"),
 }
-_PAST_FORMS = {
-    "have to": "had to", "cannot but": "could not but", "cannot help but": "could not help but",
-    "have no choice but to": "had no choice but to", "need to": "needed to",
-}  # fmt: skip
-_THIRD_FORMS = {"have to": "has to", "have no choice but to": "has no choice but to", "need to": "needs to"}
+_PAST_FORMS = {"have to": "had to", "cannot but": "could not but", "cannot help but": "could not help but"}
+_THIRD_FORMS = {"have to": "has to"}
 # "must not go", but not "have to not go"
 _BEFORE_NOT = frozenset({"must", "should", "ought to", "can", "could"})
 # "has to have gone"
-_BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "need to", "can", "could"})
+_BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "can", "could"})
 # Adverbs that may stand before a modal verb, as they are of the sentence.
 _STAYING = named_words("modals.staying")
-_INTENSIFIERS = (
-    "extremely", "quite", "very", "particularly", "especially", "absolutely", "totally", "really",
-    "remarkably",
-)  # fmt: skip
-# Adjectives without degrees, which no intensifier can stand before.
-_PLAIN = named_words("modals.plain")
 
 
-def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: str) -> list[Edit] | None:
+def modal_edits(sentence: ParsedSentence, draws: Draws, phrases: str) -> list[Edit] | None:
     """Return `entries.mv`'s edits: the first modal verb, in random order, that the main clause can take."""
     clause = main_clause(sentence)
     if clause is None or not _takes_one(sentence, clause):
         return None
-    modals = _PUBLISHED[variant] if phrases == "published" else _sound(sentence, clause, variant)
+    modals = _PUBLISHED if phrases == "published" else _sound(sentence, clause)
     for modal in draws.sample(modals, len(modals)):
         edits = _add(sentence, clause, modal)
         if edits:
             return edits
     return None
-
-
-def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
-    """Return edits that put one intensifier before every adjective that can take it, articles corrected."""
-    intensifier = draws.choice(_INTENSIFIERS)
-    edits = []
-    for i, tag in enumerate(sentence.tags):
-        if tag != "JJ":
-            continue
-        word = sentence.word(i)
-        start, end = sentence.starts[i], sentence.ends[i]
-        if not word.islower() or not word.isalpha() or word in _PLAIN:
-            continue
-        text = sentence.text
-        if start == 0 or text[start - 1] != " " or (end < len(text) and text[end] in "-/’'"):
-            continue
-        if sentence.has_dependent(i, "advmod"):
-            continue  # it has a degree already
-        if sentence.pos[i - 1] in ("ADJ", "ADV", "NUM") or sentence.relation(i) in ("compound", "fixed"):
-            continue
-        article = sentence.word(i - 1)
-        if article.lower() in ("a", "an"):
-            edits.append(sentence.replacement(i - 1, like(article, indefinite_article(intensifier))))
-        edits.append((start, start, intensifier + " "))
-    return edits or None
 
 
 def _takes_one(sentence: ParsedSentence, clause: Clause) -> bool:
@@ -122,14 +84,13 @@ def _takes_one(sentence: ParsedSentence, clause: Clause) -> bool:
     return subject is None or subject < finite or speaker(sentence, finite) == subject
 
 
-def _sound(sentence: ParsedSentence, clause: Clause, variant: str) -> tuple[str, ...]:
-    """Return the modal verbs of a variant that leave true what the clause says."""
-    published = _PUBLISHED[variant]
+def _sound(sentence: ParsedSentence, clause: Clause) -> tuple[str, ...]:
+    """Return the modal verbs that leave true what the clause says."""
     lower = sentence.lower(clause.finite)
     if clause.negation is not None:
         is_past = sentence.tags[clause.finite] == "VBD" or lower in PAST_BE
         kind = "BE" if lower in BE else "HAVE" if lower in HAVE else "DO"
-        if kind == "DO" and variant == "paper" and _is_state_of_others(sentence, clause):
+        if kind == "DO" and _is_state_of_others(sentence, clause):
             kind = "STATE"
         return _SOUND_OF_NEGATED["VBD" if is_past else kind]
     if _has_negative_subject(sentence, clause):  # "nobody must know" forbids it
@@ -143,9 +104,8 @@ def _sound(sentence: ParsedSentence, clause: Clause, variant: str) -> tuple[str,
     passive = passive or sentence.tags[clause.verb] == "VBG"
     dummy = subject is not None and (sentence.relation(subject) == "expl" or sentence.tags[subject] == "EX")
     barred = _DUTIES | _INEVITABLE if passive or dummy or _is_identity(sentence, clause) else _DUTIES
-    if variant == "paper":
-        barred |= _misread(sentence, clause)
-    return tuple(modal for modal in published if modal not in barred)
+    barred |= _misread(sentence, clause)
+    return tuple(modal for modal in _PUBLISHED if modal not in barred)
 
 
 def _has_negative_subject(sentence: ParsedSentence, clause: Clause) -> bool:

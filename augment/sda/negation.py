@@ -9,7 +9,6 @@ from augment.sda.english import (
     FINITE,
     Clause,
     affirm,
-    clause_of,
     finite_tag,
     is_assertion,
     is_question,
@@ -24,9 +23,7 @@ from augment.text.negation import assertive, needs_negation
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, is_name, like, overlap, word_map, word_set
 
-_NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
-_NOT = _NEGATIVE - {"no"}
-_AUXILIARY = frozenset({"aux"})
+_NOT = frozenset({"not", "n't", "n’t"})
 _WITHOUT = word_map("no=some nobody=somebody nothing=something nowhere=somewhere none=some")
 _DUTIES = word_set("must should ought shall sha may might need dare")
 _BEFORE_NOT = word_set(
@@ -50,28 +47,20 @@ _ARGUMENTS = ("nsubj", "obj", "attr")
 _AMOUNTS = word_set("lots plenty loads tons number couple bit kind sort type most all half")
 
 
-def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
+def negation_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
     """Return the edits of `augment.sda.entries.neg`, or None."""
     if not len(sentence):
         return None
-    if variant == "paper":
-        clause = main_clause(sentence)
-        return _negated(sentence, clause) or _denied(sentence, clause, draws)
-    phrase = draws.choice(PREFIXES[variant, "sound"])
-    return _first_hit(sentence) or (None if is_question(sentence) else prefixed(sentence, phrase))
+    clause = main_clause(sentence)
+    return _negated(sentence, clause) or _denied(sentence, clause, draws)
 
 
-def double_negation_edits(
-    sentence: ParsedSentence, draws: Draws, variant: str, phrases: str
-) -> list[Edit] | None:
+def double_negation_edits(sentence: ParsedSentence, draws: Draws, phrases: str) -> list[Edit] | None:
     """Return the edits of `augment.sda.entries.dn`, or None."""
     clause = main_clause(sentence)
     if clause is None or clause.subject is None or not is_assertion(sentence, clause):
         return None
-    phrase = draws.choice(PREFIXES[variant, phrases])
-    if variant == "code":
-        negated, count = _negate_two(sentence)
-        return (prefixed(sentence, phrase, negated) if count == 1 else negated) or None
+    phrase = draws.choice(PREFIXES[phrases])
     found = deniable(sentence, clause)
     if found is None:
         return None
@@ -115,7 +104,7 @@ def _turns_with_not(sentence: ParsedSentence, clause: Clause) -> bool:
 
 def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> list[Edit] | None:
     """Deny a statement that has no negation of its own by a phrase: "It is not true that only he came"."""
-    phrase = draws.choice(PREFIXES["paper", "sound"])
+    phrase = draws.choice(PREFIXES["sound"])
     if clause is None or finite_tag(sentence, clause) not in FINITE:
         return prefixed(sentence, phrase) if states_something(sentence) else None
     found = deniable(sentence, clause) if is_assertion(sentence, clause) else None
@@ -219,12 +208,12 @@ def _paired(sentence: ParsedSentence, i: int) -> int | None:
 
 
 def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
-    """Write `some` for `no` and its like in an argument of word `head` (-1: of any)."""
+    """Write `some` for `no` and its like in an argument of word `head`."""
     lower = sentence.lower(i)
     owner = i if lower != "no" else sentence.heads[i]
     if lower == "no" and (sentence.relation(i) != "det" or owner == i):
         return None
-    if head >= 0 and sentence.heads[owner] != head and owner != head:
+    if sentence.heads[owner] != head and owner != head:
         return None
     if lower == "no" and owner == i + 1 and sentence.lower(owner) == "one":
         return sentence.starts[i], sentence.ends[owner], like(sentence.word(i), "someone")
@@ -270,63 +259,3 @@ def _is_formula(sentence: ParsedSentence) -> bool:
         return True
     named = root > 0 and sentence.word(root)[:1].isupper() and sentence.word(0)[:1].isupper()
     return named and not is_name(sentence, root) and sentence.subtree(root)[0] == 0
-
-
-def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:
-    """Edit as the code does: the first negative word, auxiliary or main verb, from the left, that can be."""
-    root = sentence.root
-    for i in range(len(sentence)):
-        if sentence.lower(i) in _NEGATIVE:
-            edits = _remove_at(sentence, i)
-        elif sentence.relation(i) in ("aux", "aux:pass") or i == sentence.verb(root):
-            clause = clause_of(sentence, sentence.heads[i] if i != sentence.verb(root) else root)
-            if clause is None:
-                continue
-            is_negative, edits = _without_negation(sentence, clause)
-            edits = edits if is_negative else negate(sentence, clause)
-        elif i == root:
-            edits = _fragment(sentence)
-        else:
-            continue
-        if edits:
-            return edits
-    return None
-
-
-def _remove_at(sentence: ParsedSentence, i: int) -> list[Edit] | None:
-    """Return the negative word i goes, with what it is written together with."""
-    if sentence.lower(i) == "no":
-        edit = _without_no(sentence, i, -1)
-        return [edit] if edit else None
-    head = sentence.heads[i]
-    for candidate in (head, sentence.heads[head]):
-        clause = clause_of(sentence, candidate)
-        if clause and clause.negation == i:
-            return _without_not(sentence, clause)
-    return None
-
-
-def _negate_two(sentence: ParsedSentence) -> tuple[list[Edit], int]:
-    """Return the code's double negation: (edits, how many negations they add or remove, at most 2)."""
-    edits: list[Edit] = []
-    count, negated = 0, set()
-    lower = sentence.text.lower()
-    for i, word in enumerate(sentence.words if "no" in lower or "n't" in lower or "n’t" in lower else ()):
-        if count < 2 and word.lower() in _NEGATIVE:
-            found = _remove_at(sentence, i)
-            if found and not overlap(found, edits):
-                edits, count = edits + found, count + 1
-                negated |= {sentence.heads[i], sentence.heads[sentence.heads[i]]}
-    root = sentence.root
-    main = sentence.verb(root)
-    for i in sorted({main, *sentence.with_relation(_AUXILIARY)} - {-1}):
-        if count == 2 or not (i == main or sentence.relation(i) in ("aux", "aux:pass")):
-            continue
-        head = root if i == main else sentence.heads[i]
-        clause = None if head in negated else clause_of(sentence, head)
-        negative = clause is None or _without_negation(sentence, clause)[0]
-        found = None if clause is None or negative else negate(sentence, clause)
-        if found and not overlap(found, edits):
-            edits, count = edits + found, count + 1
-            negated.add(head)
-    return edits, count

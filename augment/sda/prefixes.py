@@ -19,21 +19,11 @@ from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, lower_first, word_set
 
 PREFIXES = {
-    # The paper's examples (sections 3.1 and 4.3), and the code's list. "Not that he did not come" is no
-    # sentence of its own, and "it is not the fact that" no English: only "published" has them.
-    ("paper", "sound"): ("It is not true that", "It is not the case that", "It can't be that"),
-    ("paper", "published"): (
-        "It is not true that", "It can't be that", "It is not the fact that", "Not that",
-    ),
-    ("code", "published"): (
-        "It isn't that", "The fact is not that", "It is not true that", "It is not the truth that",
-        "Not that", "There is no way that", "There is no chance that", "It is impossible that",
-        "It can't be that",
-    ),
-}  # fmt: skip
-PREFIXES["code", "sound"] = tuple(
-    phrase for phrase in PREFIXES["code", "published"] if phrase not in ("The fact is not that", "Not that")
-)
+    # The paper's examples (sections 3.1 and 4.3). "Not that he did not come" is no sentence of its own, and
+    # "it is not the fact that" no English: only "published" has them.
+    "sound": ("It is not true that", "It is not the case that", "It can't be that"),
+    "published": ("It is not true that", "It can't be that", "It is not the fact that", "Not that"),
+}
 _PAIRS = {'"': '"', "“": "”", "'": "'", "‘": "’", "(": ")", "[": "]"}
 _APOSTROPHES = frozenset("'‘’")
 _ASIDE = frozenset({",", ";", ":", "-", "--", "–", "—"})

@@ -29,6 +29,7 @@ from augment.core.errors import AugmentationError
 from augment.core.keys import mix
 from augment.core.ragged import Ragged, offsets_of
 from augment.core.vocabulary import Vocabulary
+from augment.text.cleaning import for_clean_text
 from augment.text.wordnet import wordnet_candidates
 
 _WORDNET_FILES = ("data.noun", "data.verb", "data.adj", "data.adv")
@@ -79,8 +80,10 @@ class SynonymTable:
         neighbours = np.array(related, dtype=np.int64)
 
         # All forms of all words as one batch: form f of word w is sequence f * len(words) + w.
-        forms = _forms(tokenizer)
-        batch = _encode(tokenizer, [spell(word) for spell in forms for word in words])
+        # a tokenizer that cleans takes the space before a word away
+        backend, _ = for_clean_text(tokenizer.backend_tokenizer)
+        forms = _forms(backend)
+        batch = _encode(backend, [spell(word) for spell in forms for word in words])
         usable = _all_true(~vocabulary.special[batch.ids], batch)
         starts = vocabulary.word_starts(batch.ids)
         starts[batch.offsets[:-1][batch.lengths > 0]] = False
@@ -147,7 +150,7 @@ def _forms(tokenizer: Any) -> list:
     """Return the spellings that a tokenizer distinguishes: with or without a space before, in three cases."""
 
     def ids(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
     spaces = [""]
     # Byte-level tokens include the space. If a tokenizer writes an extra token for it, leave it out.
@@ -164,7 +167,7 @@ def _encode(tokenizer: Any, texts: list[str]) -> Ragged:
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
-        fast = tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        fast = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return Ragged.from_sequences([encoding.ids for encoding in fast])
     finally:
         del os.environ["TOKENIZERS_PARALLELISM"]

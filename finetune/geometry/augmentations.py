@@ -20,12 +20,11 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoTokenizer
 
 from augment.core.errors import AugmentationError
-from augment.core.identity import equal_sequences, normalise
+from augment.core.identity import change, equal_sequences, normalise
 from augment.core.keys import sequence_keys
 from augment.core.pretrained import pretrained
 from augment.core.ragged import Ragged
-from augment.core.vocabulary import Vocabulary
-from augment.preview import change, encode, train_tokenizer
+from augment.core.vocabulary import Vocabulary, encode
 from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.grammar import needs_synonyms, parse
@@ -38,6 +37,7 @@ from finetune.geometry import measures
 from pretrain.common.errors import UserError
 from pretrain.data.masking import Masked, mask_tokens
 from pretrain.data.microbatches import count_micro_batches, cut_and_pack
+from pretrain.data.tokenizer import tokenizer_of
 from pretrain.data.worker import clip
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.modules import evaluation_mode
@@ -103,7 +103,7 @@ class AugmentedSentences:
         self.encoder = model.encoder if model.pooling != POOLER else None
         self.tokenizer = model.tokenizer or _own_tokenizer(model)
         if self.tokenizer is None:
-            self.tokenizer = train_tokenizer(self.sentences)
+            self.tokenizer = tokenizer_of(self.sentences)
             own = "the model has no tokenizer of its own"
             self.notes.append(f"{own}: augmentations work on a word tokenizer of these sentences")
         self.vocabulary = Vocabulary.from_tokenizer(self.tokenizer)

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from augment.core.keys import sequence_keys
 from augment.spec.grammar import alternatives, parse
@@ -44,8 +44,6 @@ class Contents(BaseModel):
     content: split -> hash of the data. columns: column -> specification. rules: digest of the augmentations'
     code. resources: name -> sha256 of what they read.
     """
-
-    model_config = ConfigDict(extra="allow")  # of an earlier version's record, to be refused
 
     content: dict[str, str]
     columns: dict[str, str]
@@ -291,10 +289,6 @@ _MEANING = {
 
 def _refuse_other(out: Path, existing: dict[str, Any], made: Contents) -> None:
     """Refuse a folder whose cache, finished or not, is another one."""
-    if existing.get("unchanged", "keep") != "keep":
-        raise UserError(
-            f"{out} leaves out what has not changed, as this version cannot. Choose another --out"
-        )
     for key, value in made.model_dump().items():
         before, meaning = existing.get(key), _MEANING.get(key, key)
         if before == value:

@@ -22,23 +22,29 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from augment.core.errors import AugmentationError
-from augment.core.vocabulary import Vocabulary
-from augment.preview import VIEWS, encode, load_tokenizer, preview, train_tokenizer, view_keys
+from augment.core.identity import change
+from augment.core.keys import sequence_keys
+from augment.core.vocabulary import DEL_TOKEN, Vocabulary, encode
 from augment.spec.build import build, build_texts
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.grammar import needs_parse, needs_synonyms, needs_text
+from augment.spec.pipeline import Pipeline
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
 from augment.text.parsing import find_parser, parse_texts
 from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
 from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.data.tokenizer import adopt_tokenizer, tokenizer_of
 from pretrain.prepare.sources.readers import naming_damage, open_file
 
 EXAMPLES = (
@@ -48,6 +54,7 @@ EXAMPLES = (
     "Rain fell.",
 )
 LONGEST = 1 << 20  # tokens of a sentence shown: no limit
+VIEWS = 2
 SYNTAX = __doc__[__doc__.index("How to write") :]
 NEEDS = {
     "synonyms": "a synonym table (--synonyms)",
@@ -102,13 +109,13 @@ def main(
     sentences = read_sentences(file, text, limit)
     texts = view_texts(aug, sentences, parser, seed)
     if tokenizer:
-        fast = load_tokenizer(tokenizer)
+        fast = adopt_tokenizer(tokenizer, LONGEST)
         console.print(f"tokenizer: {tokenizer}")
     else:
         extra = related_words(sentences, synonyms) if needs_table else []
         # the tokenizer needs their words too
         extra += [text for view in texts for text in view.values()]
-        fast = train_tokenizer([*sentences, *extra])
+        fast = tokenizer_of([*sentences, *extra])
         console.print(
             "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; a "
             "real one cuts rare words into pieces"
@@ -124,6 +131,53 @@ def main(
         console.print(f"synonyms: {table.source}: {share:.1%} of the tokens (CLEAR's corpus: about 40%)")
     console.print(rows, soft_wrap=False)
     console.print(summary)
+
+
+def preview(
+    sentences: Sequence[str],
+    tokenizer: Any,
+    pipeline: Pipeline,
+    seed: int,
+    texts_of_views: Sequence[Mapping[int, str]],
+) -> tuple[Table, str]:
+    """Return a table of each sentence beside two views, by the keys of epoch 0 with this seed, and a summary.
+
+    texts_of_views: for every view the texts that augmentations of text changed, by number
+    (`Pipeline.texts`). A pipeline of such augmentations alone is shown as text, any other as its tokens
+    decode.
+    """
+    batch = encode(sentences, tokenizer, Vocabulary.from_tokenizer(tokenizer))
+    ids = np.arange(len(batch), dtype=np.uint64)
+    views = [
+        pipeline.tokens(batch, view_keys(seed, ids, view), texts) for view, texts in enumerate(texts_of_views)
+    ]
+    table = Table(show_lines=True, expand=True)
+    for title in ("original", *(f"view {number}" for number in range(1, VIEWS + 1))):
+        table.add_column(title, ratio=1)
+    table.add_column("changed", justify="right", no_wrap=True)
+    changed = np.array([[change(batch[row], view[row]) for view in views] for row in range(len(batch))])
+    for row, sentence in enumerate(sentences):
+        texts = [tokenizer.decode(version[row][1:-1].tolist()).strip() for version in (batch, *views)]
+        if pipeline.needs_text:
+            texts[0] = sentence
+        if not pipeline.works_on_tokens:
+            texts[1:] = [view.get(row, sentence) for view in texts_of_views]
+        cells = [Text(text) for text in texts]
+        for cell in cells:
+            cell.highlight_words([DEL_TOKEN], style="bold red")
+        table.add_row(*cells, Text("\n".join(f"{share:.0%}" for share in changed[row])))
+    ratio = sum((view.lengths - 2).sum() for view in views) / max(VIEWS * (batch.lengths - 2).sum(), 1)
+    return table, (
+        f"{len(sentences):,} sentence{'s' * (len(sentences) != 1)}: {changed.mean():.0%} of the tokens "
+        f"changed on average, {(changed > 0).mean():.0%} of the views differ from their sentence, and a view "
+        f"has {ratio:.2f} times its tokens.\n"
+        "changed = share of the longer one's tokens outside the blocks that both have in the same order."
+    )
+
+
+def view_keys(seed: int, ids: np.ndarray, view: int) -> np.ndarray:
+    """Return the keys of a view in epoch 0 of a training run: uint64[N]."""
+    return sequence_keys(seed, 0, ids, view, "augment")
 
 
 def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> list[dict[int, str]]:

@@ -3,16 +3,13 @@
     clearly doctor
 
 The exit status is 1 if something is wrong: it would fail. A note is about what works, but slower or with
-less than it could. `clearly benchmarks check DIR` examines benchmarks.
+less than it could. `clearly benchmarks check DIR` examines benchmarks, and `clearly train --dry-run` has the
+ranks of a run meet and step.
 """
 
-import contextlib
 import importlib.metadata
 import os
 import platform
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,36 +21,9 @@ from rich.text import Text
 from pretrain.common import cli
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.environment import choose_accelerator
-from pretrain.common.processes import free_port, python_path
 from pretrain.common.program import DISTRIBUTION
 
 PARSER = "CLEAR_PARSER"
-_MEETING_SECONDS = 90.0
-_MEET = """
-import os, sys, time
-import torch, torch.distributed as dist
-backend, ranks = sys.argv[1], int(sys.argv[2])
-os.environ["WORLD_SIZE"] = str(ranks)
-for rank in reversed(range(ranks)):  # forks: the import takes seconds
-    os.environ["RANK"] = str(rank)
-    if rank and not os.fork():
-        break
-device = torch.device("cuda", int(os.environ["RANK"])) if backend == "nccl" else torch.device("cpu")
-if backend == "nccl":
-    torch.cuda.set_device(device)
-dist.init_process_group(backend)
-numbers = torch.ones(4 << 20, device=device)
-dist.all_reduce(numbers)
-started = time.perf_counter()
-dist.all_reduce(numbers)
-last = float(numbers[-1])  # waits for the device
-seconds = time.perf_counter() - started
-assert last == dist.get_world_size() ** 2, "the sum is wrong"
-if dist.get_rank() == 0:
-    print(seconds)
-dist.destroy_process_group()
-"""
-"""Ranks: two sums of 16 MiB over all of them, whose value is known; rank 0 prints the second's seconds."""
 
 
 class Finding(NamedTuple):
@@ -78,7 +48,7 @@ def doctor() -> int:
     console = Console(highlight=False)
     examinations: dict[str, list[Callable[[], Findings]]] = {
         "software": [packages, compiled, parser],
-        "machine": [processor, devices, meeting],
+        "machine": [processor, devices],
     }
     wrong = 0
     for heading, steps in examinations.items():
@@ -198,36 +168,6 @@ def devices() -> Findings:
         todo = "nvidia-smi shows which process holds the rest" if free < 0.9 else ""
         what = f"GPU {number}: {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {100 * free:.0f}% free"
         yield Finding("note" if todo else "ok", what, todo)
-
-
-def meeting() -> Findings:
-    """Have two ranks of this machine (or one rank per GPU) meet, sum, and check the sum."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    backend, ranks = ("nccl", gpus) if gpus > 1 else ("gloo", 2)
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": python_path()}
-    words, pipe = [sys.executable, "-c", _MEET, backend, str(ranks)], subprocess.PIPE
-    process = subprocess.Popen(
-        words, env=os.environ | place, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    )
-    try:
-        output, errors = process.communicate(timeout=_MEETING_SECONDS)
-    except subprocess.TimeoutExpired:
-        todo = "check the firewall; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the network interface"
-        what = f"{ranks} ranks did not meet by {backend} within {_MEETING_SECONDS:g} s"
-        yield Finding("WRONG", what, todo)
-        return
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.returncode:
-        last = (errors.strip().splitlines() or ["no message"])[-1]
-        yield Finding("WRONG", f"{ranks} ranks fail to meet by {backend}: {last}", "run with NCCL_DEBUG=INFO")
-    else:
-        rate = 2 * (ranks - 1) / ranks * 16 / 1024 / float(output.split()[-1])
-        yield Finding("ok", f"{ranks} ranks meet; all-reduce ({backend}): {rate:.1f} GiB/s per rank")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,9 @@ Memory per rank by part, the largest micro-batch that fits, and time, at every Z
 docs/planning.md says what is measured, what is computed, and how far off it may be.
 
     clearly plan --config configs/clear_base.yaml --gpus 256 --gpu h200
-    clearly plan --config C --gpus 64 --gpu a100-80 --data DATA --measured runs/NAME
+    clearly plan --config C --gpus 64 --gpu a100-80 --data DATA --mfu 0.35
 """
 
-import statistics
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -38,7 +36,6 @@ from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
 from pretrain.config.run import Config
 from pretrain.data.manifest import MANIFEST
 from pretrain.telemetry.formats import format_count
-from pretrain.telemetry.metrics_file import read_metrics
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -67,7 +64,6 @@ def plan(
     gpus: Annotated[int, Field(ge=1, le=MOST_GPUS)] = 1,
     gpu: str = "h200",
     mfu: Annotated[float, Field(gt=0, le=1)] | None = None,
-    measured: Path | None = None,
     length: cli.Count | None = None,
     peak: Positive | None = None,
     memory: Positive | None = None,
@@ -79,23 +75,19 @@ def plan(
         config: the recipe, or the config.yaml of a run; default: what training would take.
         gpus: number of ranks, one a GPU.
         gpu: h200, h100, a100-80, a100-40, l40s.
-        mfu: share of the peak that a step's work reaches, replay included; default: as BERT-base did on a GPU
-            that was measured; else, and with peak, 0.3.
-        measured: folder of a finished run of this kind, whose share of the peak is taken.
+        mfu: share of the peak that a step's work reaches, replay included, as `hfu` in the metrics.jsonl of a
+            run; default: as BERT-base did on a GPU that was measured; else, and with peak, 0.3.
         length: mean tokens of a sequence; none: of the data, else 24 for sentences, else max_length.
         peak: TFLOP/s of a GPU at bfloat16 products, without sparsity; none: the table's.
         memory: GB of a GPU; none: the table's.
         overrides: any key of the configuration, as for training.
     """
-    if mfu is not None and measured is not None:
-        raise UserError("--mfu and --measured both say what share of the peak is reached: give one of them")
     if gpu not in GPUS:
         raise UserError(f"--gpu {gpu}: give one of {', '.join(GPUS)}")
     settings = load_config(config or DEFAULT_RECIPE, overrides)
     prepared = (settings.data_folder / MANIFEST).is_file()
     if {"data", "data.folder"} & overrides.keys() and not prepared:
         raise UserError(f"{settings.data_folder} holds no prepared data: prepare it, or leave out --data")
-    share = mfu if measured is None else utilisation_of(measured)
     tokenizer: Any = PlannedTokenizer(settings.data.prepare.vocabulary)
     longest, from_data = None, prepared and length is None
     if prepared:
@@ -113,7 +105,7 @@ def plan(
     precision = settings.train.precision.replace("auto", "bf16")
     model = measure_model(settings, tokenizer, mean, precision)
     speed, capacity = peak or GPUS[gpu][0], memory or GPUS[gpu][1]
-    said = f"of {measured}" if measured else "assumed" if mfu is None else "--mfu"
+    share, said = mfu, "assumed" if mfu is None else "--mfu"
     if share is None and peak is None and gpu in MEASURED and precision != "fp32":
         layout = layout_of(settings, gpus, settings.train.zero)
         share = share_reached(MEASURED[gpu], model, batch, layout, mean, gpus * speed * 1e12)
@@ -137,14 +129,6 @@ def plan(
     console.print(stage_table(settings, model, batch, gpus, capacity * 1e9, flops_per_second))
     legend = "GB: per rank at the peak, of which a GPU has 90%. s/step, run: computing, without exchanges"
     console.print(legend, soft_wrap=True)
-
-
-def utilisation_of(run: Path) -> float:
-    """Return the share of the peak that a run's steps reached, with repeated work: the median of its rows."""
-    rates = [row["hfu"] for row in read_metrics(run / "metrics.jsonl") if row.get("hfu")]
-    if not rates:
-        raise UserError(f"--measured {run}: {run / 'metrics.jsonl'} has no row with hfu; give --mfu")
-    return statistics.median(rates[1:] or rates)  # the first row compiles kernels
 
 
 def assumed_batch(config: Config, length: int | None, longest: int | None = None) -> tuple[BatchSize, int]:
@@ -234,4 +218,4 @@ def stage_table(
 
 
 if __name__ == "__main__":
-    cli.run(plan, keys=flags, first=("config", "gpus", "gpu", "data", "length", "mfu", "measured", "memory"))
+    cli.run(plan, keys=flags, first=("config", "gpus", "gpu", "data", "length", "mfu", "memory"))

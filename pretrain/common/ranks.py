@@ -23,6 +23,11 @@ def is_rank_zero() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
+def is_alone() -> bool:
+    """Return whether there is no other rank."""
+    return not dist.is_initialized() or dist.get_world_size() == 1
+
+
 def host_group() -> dist.ProcessGroup:
     """Return the gloo group in which all ranks wait for each other for up to 48 hours.
 
@@ -62,7 +67,7 @@ def on_rank_zero(action: Callable[[], T]) -> T:
         Exception: on rank 0 what `action` raised. On the others a UserError of the same text, and of the same
             class if that was one. Rank 0 has printed it before the others hear of it.
     """
-    if not dist.is_initialized() or dist.get_world_size() == 1:
+    if is_alone():
         return action()
     raised: Exception | None = None
     message: list = [None, None, None]  # the result, the error's class, the error's text
@@ -91,7 +96,7 @@ def gathered(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
 
     group: of all ranks; None: the default one.
     """
-    if not dist.is_initialized() or dist.get_world_size() == 1:
+    if is_alone():
         return [value]
     parts: list = [None] * dist.get_world_size()
     dist.all_gather_object(parts, value, group=group)

@@ -9,7 +9,7 @@ from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import IDENTITY, alternatives
 from augment.tokens.synonyms import SynonymTable
-from pretrain.data.ledger.hashes import NO_WORDS
+from pretrain.data.ledger import NO_WORDS
 from pretrain.data.masking import Masked, Masking
 from pretrain.data.shards import ShardReader
 
@@ -130,7 +130,7 @@ class RankBatch:
     substitutions: damaged chunks, and the chunks that are read in their place, as `BlockMaker` describes
         them. The loader lists each once an epoch and lane: at the first step, counted from its start, at
         which the lane meets the chunk.
-    words: uint64[n, 4], by which the ledger knows the sequences and their views (`ledger.hashes`);
+    words: uint64[n, 4], by which the ledger knows the sequences and their views (`pretrain.data.ledger`);
         none in a batch that no loader made.
 
     >>> two = Ragged.from_sequences([[1, 7, 2], [1, 8, 9, 2]])

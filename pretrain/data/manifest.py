@@ -194,9 +194,9 @@ def require_files(folder: str | Path, manifest: dict) -> None:
     wrong = list(_wrong_files(Path(folder), manifest))
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        mirror = (Path(folder) / "remote.json").is_file()  # of an earlier version, which kept no shards
-        remedy = "Give --data.remote URL, which copies them" if mirror else "Restore them"
-        raise UserError(f"{folder} lacks files of its manifest: {'; '.join(wrong[:_SHOWN])}{more}. {remedy}")
+        raise UserError(
+            f"{folder} lacks files of its manifest: {'; '.join(wrong[:_SHOWN])}{more}. Restore them"
+        )
 
 
 def _wrong_files(folder: Path, manifest: dict) -> Iterator[str]:

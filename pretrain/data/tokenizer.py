@@ -99,6 +99,11 @@ def train_tokenizer(
     return _wrap(_canonical(tokenizer, special, wordpiece, exact), roles, max_length)
 
 
+def tokenizer_of(texts: Iterable[str]) -> Any:
+    """Train a tokenizer on a few texts, to look at them: its tokens are mostly whole words."""
+    return train_tokenizer(texts, "wordpiece", 50_000, exact=True)
+
+
 def accented_share(texts: Iterable[str]) -> float:
     """Return the share of letters that lose an accent, a vowel sign or a part where accents are stripped."""
     letters = lost = 0

@@ -27,7 +27,7 @@ from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, View, ViewSpec, 
 from pretrain.data.chunk_cache import ChunkCache
 from pretrain.data.damage import known_damaged, replay
 from pretrain.data.lanes import Lanes
-from pretrain.data.ledger.hashes import batch_words, label_words, masking_words, sequence_words, view_words
+from pretrain.data.ledger import batch_words, label_words, masking_words, sequence_words, view_words
 from pretrain.data.masking import mask_tokens
 from pretrain.data.shards import DamagedShard, ShardReader
 

@@ -233,7 +233,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     longest = family_of(model.config.model_type).usable_positions(model.config)
     tokenizer.model_max_length = longest
 
-    with quiet_transformers():  # the run has a bar of its own
+    with quiet_transformers():
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     kept = state.get("kept_head")

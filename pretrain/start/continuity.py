@@ -22,7 +22,7 @@ from augment.spec.resources import resource_hash, resources, rules_digest
 from pretrain.common.errors import UserError
 from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import unused
-from pretrain.config.run import DROPOUTS, SIZES, Config, TrainConfig
+from pretrain.config.run import DROPOUTS, SIZES, Config, ModelConfig, TrainConfig
 from pretrain.config.terms import MaskedLanguageConfig
 from pretrain.config.validation import leaves, merged
 from pretrain.data.batch import ViewSpec
@@ -152,7 +152,7 @@ FREE = (
     *("data.folder", "data.sets", "data.temperature", "data.prepare", "data.workers", "data.damaged"),
     # change no gradient, but for rounding
     *("train.micro_batch_tokens", "train.balance", "train.activation_checkpointing", "train.graphs"),
-    *("train.deterministic", "train.optimizer_code", "train.zero", "train.threads"),
+    *("train.deterministic", "train.zero", "train.threads"),
     *("train.rendezvous_seconds", "train.step_deadline"),
     "objective.mlm.initial_bias",  # a checkpoint has the bias
 )
@@ -181,10 +181,9 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     Raises:
         UserError: a setting differs that must not change. The message names both values, and what may change.
     """
-    if state["config"]["model"].pop("layer_code", "own") == "library":
-        raise UserError(f"{source} was made with transformers' layers, which this version does not have")
-    for key in LoadingConfig.former:
-        state["config"]["data"].pop(key, None)
+    for section, keys in (("data", LoadingConfig), ("model", ModelConfig), ("train", TrainConfig)):
+        for key in keys.former:
+            state["config"][section].pop(key, None)
     step = state["step"]
     if config.train.steps < step:
         raise UserError(

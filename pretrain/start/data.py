@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 from augment.core.errors import nearest_name
 from augment.core.vocabulary import Vocabulary
-from augment.spec.grammar import parse, writes_del
-from augment.tokens.synonyms import SynonymTable
+from augment.spec.build import require
+from augment.spec.grammar import needs_synonyms, parse, writes_del
+from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
 from pretrain.cache import views as cached_views
-from pretrain.cache.resources import require_resources
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.data import DataConfig
@@ -113,14 +113,6 @@ def open_data(config: Config) -> Data:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
     hashes = on_rank_zero(lambda: continuity.collect(config, views, train, heldout))
     return Data(config, views, train, heldout, tokenizer, vocabulary, synonyms, hashes, interface)
-
-
-def as_begun(data: Data, state: dict[str, Any] | None) -> Data:
-    """Return the data with the tokens that a checkpoint's run began with: earlier versions kept [DEL]."""
-    if state is None or state.get("tokens") == len(data.tokenizer):
-        return data
-    tokenizer = load_tokenizer(data.config.data_folder / "tokenizer")
-    return replace(data, tokenizer=tokenizer, vocabulary=Vocabulary.from_tokenizer(tokenizer))
 
 
 def _added_del(tokenizer: Any, start: str) -> bool:
@@ -224,7 +216,10 @@ def find_data(config: Config, views: Sequence[ViewSpec]) -> None:
     # What cannot be made, and what is missing for it, fails here and not after hours of preparation.
     made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
     if not made:
-        require_resources([view.augmentation for view in views], config.augment.synonyms)
+        specs = [view.augmentation for view in views]
+        require(specs)
+        if any(map(needs_synonyms, specs)):
+            read_synonyms(config.augment.synonyms or find_synonyms())
     if config.data.sets:
         for one in config.data.sets:
             if not (one.folder / MANIFEST).is_file():

@@ -19,8 +19,7 @@ from pretrain.common.files import copy_tree, make_folder, replace_durably
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.batch import BatchSpec
-from pretrain.data.ledger import chain
-from pretrain.data.ledger.hashes import sum_words
+from pretrain.data.ledger import KINDS, begin_ledger, sum_words, sums_in_hexadecimal
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.shards import ShardReader
 from pretrain.start import continuity
@@ -171,17 +170,14 @@ def verify_resumed_batch(
             cannot be read any more.
     """
     if not progress.ledger:
-        progress.ledger = chain.begin(progress.step)
-        if source is None:
-            return None
-        return f"ledger     {source.name} is older than the ledger: batches are recorded from this step on"
+        progress.ledger = begin_ledger(progress.step)
     recorded = progress.ledger["last"]
     if not recorded:  # no step since it began
         return None
     # a model's views depend on the machine; and other inputs may have been accepted just now
     free = any(c["step"] == progress.step and c["key"].startswith("input ") for c in progress.changes)
     free = free or any(loads_models(view.augmentation) for view in spec.views)
-    kinds = ["sequences"] if free else list(chain.KINDS)
+    kinds = ["sequences"] if free else list(KINDS)
     remade = replace(spec, views=[]) if free else spec
     made = on_rank_zero(lambda: _make_again(config, reader, remade, progress))
     if made is None:
@@ -210,7 +206,7 @@ def _make_again(
     if recorded:  # such a run goes on without what it cannot read
         settings = replace(settings, damaged="skip")
     (batch,) = Loader(reader, spec, settings, position)
-    return None if batch.substitutions else chain.sums_in_hexadecimal(sum_words(batch.words))
+    return None if batch.substitutions else sums_in_hexadecimal(sum_words(batch.words))
 
 
 # -- after faults -------------------------------------------------------------

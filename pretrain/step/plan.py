@@ -13,7 +13,7 @@ from augment.core.ragged import Ragged
 from pretrain.common.ranks import gather_equal
 from pretrain.data.batch import NEGATIVE, RankBatch, column_of
 from pretrain.data.lanes import lanes_of_rank, most_lanes
-from pretrain.data.ledger.hashes import COLUMNS, sum_words
+from pretrain.data.ledger import COLUMNS, sum_words
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack
 from pretrain.losses.exclusions import Meanings
@@ -105,8 +105,7 @@ class StepPlan:
     drawn: how many sequences this rank draws; merged, how many each rank does.
     sequences: name -> int64[n], a number for each sequence: "length", "label", "length ROLE",
         "identity ROLE", "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
-    sums: of the words of the sequences (`ledger.hashes`); merged the sums modulo 2^64.
-    busy: microseconds that this rank did not wait for others (`pretrain.watch.stragglers`); merged, of each.
+    sums: of the words of the sequences (`pretrain.data.ledger`); merged the sums modulo 2^64.
 
     >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, [2], {"length": torch.tensor([40, 50])})
     >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, [1], {"length": torch.tensor([49])})
@@ -125,11 +124,10 @@ class StepPlan:
     drawn: list[int]
     sequences: dict[str, Tensor]
     sums: tuple[int, ...] = (0,) * COLUMNS
-    busy: tuple[int, ...] = (0,)
 
     @staticmethod
     def of_rank(
-        batch: RankBatch, objective: WholeObjective, passes: dict[str, EncoderPass], request: int, busy: int
+        batch: RankBatch, objective: WholeObjective, passes: dict[str, EncoderPass], request: int
     ) -> "StepPlan":
         """Return this rank's own numbers."""
         lengths = {name: part.sequences.lengths for name, part in passes.items()}
@@ -149,7 +147,6 @@ class StepPlan:
             drawn=[len(batch)],
             sequences={name: torch.from_numpy(of.astype(np.int64)) for name, of in sequences.items()},
             sums=sum_words(batch.words),
-            busy=(busy,),
         )
 
     def agree(self, lanes: int, rank: int, ranks: int, group: dist.ProcessGroup | None) -> "StepPlan":
@@ -176,7 +173,6 @@ class StepPlan:
             "request": [self.request],
             "substitutions": [self.substitutions],
             "sums": self.sums,
-            "busy": self.busy,
             "drawn": self.drawn,
         }
 
@@ -199,7 +195,6 @@ class StepPlan:
             drawn=drawn.tolist(),
             sequences=dict(zip(self.sequences, columns)),
             sums=tuple(total["sums"]),
-            busy=tuple(counts["busy"][:, 0].tolist()),
         )
 
 

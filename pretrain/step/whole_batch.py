@@ -70,8 +70,7 @@ class StepResult:
     request: to stop, the largest over ranks (`pretrain.common.shutdown`).
     lengths: int64[N], tokens of each original sequence of the global batch; on the CPU.
     substitutions: of all ranks (`RankBatch.substitutions`).
-    sums: by which the ledger knows the global batch (`ledger.chain.extend`).
-    busy: what each rank gave to `WholeBatch.compute`.
+    sums: by which the ledger knows the global batch (`ledger.extend_ledger`).
     negatives: how many an anchor was compared with, in the mean over the batch; None: no term has any.
     """
 
@@ -85,7 +84,6 @@ class StepResult:
     lengths: Tensor
     substitutions: list[dict]
     sums: tuple[int, ...]
-    busy: tuple[int, ...]
     negatives: float | None
 
 
@@ -155,18 +153,15 @@ class WholeBatch:
     def objective(self) -> WholeObjective:
         return self.engine.module.objective
 
-    def compute(
-        self, batch: RankBatch, request: int = 0, collects_diagnostics: bool = False, busy: int = 0
-    ) -> StepResult:
+    def compute(self, batch: RankBatch, request: int = 0, collects_diagnostics: bool = False) -> StepResult:
         """Accumulate the gradient of the objective on the global batch of which `batch` is this rank's share.
 
         request: this rank's request to stop, as a number. The result has the largest over ranks, which the
             plan's all-gather finds at no further cost.
         collects_diagnostics: also measure each loss's share of the gradient, and the objectives' checks
             (`BatchContext.collects_diagnostics`). Changes no loss and no gradient.
-        busy: a number of this rank's that all are told, in the same all-gather (`StepPlan.busy`).
         """
-        step = self._placed(batch, request, busy, collects_diagnostics)
+        step = self._placed(batch, request, collects_diagnostics)
         plan, rows = step.plan, step.rows
         negatives = count_negatives(plan, self.objective, self.mask_duplicates) if VIEWS in rows else None
         maskings = [rows[masking(copy)] for copy in range(len(batch.masked)) if masking(copy) in rows]
@@ -199,14 +194,13 @@ class WholeBatch:
             lengths=plan.sequences["length"],
             substitutions=[row for of_rank in substitutions for row in of_rank],
             sums=plan.sums,
-            busy=plan.busy,
             negatives=negatives,
         )
 
-    def _placed(self, batch: RankBatch, request: int, busy: int, collects_diagnostics: bool) -> PlacedStep:
+    def _placed(self, batch: RankBatch, request: int, collects_diagnostics: bool) -> PlacedStep:
         """Agree with all ranks on the step's passes, and bring what this rank encodes to the device."""
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
-        own = StepPlan.of_rank(batch, self.objective, passes, request, busy)
+        own = StepPlan.of_rank(batch, self.objective, passes, request)
         plan = own.agree(self.lanes, self.rank, self.world, self.hosts)
         passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
         rows, sequences = send_all(

@@ -1,4 +1,4 @@
-"""Report a run's progress: metrics.jsonl, trackers, and a progress bar or, in log files, plain lines."""
+"""Report a run's progress: metrics.jsonl, trackers, and printed lines."""
 
 import io
 import math
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from pretrain.common.errors import UserError
 from pretrain.common.files import AppendedFile, make_folder
@@ -24,14 +22,14 @@ from pretrain.telemetry.throughput import Throughput
 from pretrain.telemetry.trackers import Trackers, Tracking
 
 SECONDS_BETWEEN_LINES = 30.0  # of training at least; the first and the last row of metrics are always printed
-_BAR_WIDTH = 11  # columns of the bar at least, if the terminal is narrow
+SECONDS_AT_A_TERMINAL = 5.0  # the same where somebody watches
 
 
 class Telemetry:
     """Report one run's progress. On ranks other than 0 every method does nothing.
 
     Use it as a context manager around the loop: it opens metrics.jsonl and TensorBoard, both cut back to
-    `start_step`, and other trackers, and closes them, and the bar, however the loop ends. What a full disk
+    `start_step`, and other trackers, and closes them however the loop ends. What a full disk
     refuses waits in memory until `sync`; the run continues. So it does without a tracker that fails.
     """
 
@@ -53,13 +51,14 @@ class Telemetry:
             start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
             start_place: in metrics.jsonl, as the checkpoint records it.
             throughput: computes the rates; None: one that reports no MFU.
-            stream: where to print; None: standard output. If it is no terminal: plain lines.
+            stream: where to print; None: standard output.
         """
         self.run_folder, self.total_steps = Path(run_folder), total_steps
         self.throughput = throughput or Throughput()
         self._active = rank == 0
         self._start_step = self._step = start_step
         self._stream = stream or sys.stdout
+        self._between = SECONDS_AT_A_TERMINAL if self._stream.isatty() else SECONDS_BETWEEN_LINES
         self._last_line = -math.inf
         self._metrics: AppendedFile | None = None
         self._place = start_place or {}
@@ -67,8 +66,6 @@ class Telemetry:
         tracking = tracking or Tracking()
         self._has_board = "tensorboard" in tracking.names
         self._trackers = Trackers(tracking, self.run_folder, start_step > 0, self._print)
-        self._bar: Progress | None = None
-        self._task: Any = None
         self._refused = False
 
     # -- life ------------------------------------------------------------
@@ -89,27 +86,10 @@ class Telemetry:
         if not whole:
             self.say(f"WARNING: {path} is not as the checkpoint recorded it. clearly verify says where")
         self._trackers.open(path)
-        if self._stream.isatty():
-            self._bar = Progress(
-                TextColumn("[bold]step"),
-                MofNCompleteColumn(),
-                BarColumn(bar_width=None),
-                TextColumn("{task.fields[line]}"),
-                TextColumn("eta {task.fields[eta]}"),
-                console=Console(file=self._stream),
-                refresh_per_second=4,
-            )
-            self._task = self._bar.add_task(
-                "train", total=self.total_steps, completed=self._start_step, line="", eta="--:--"
-            )
-            self._bar.start()
         self.throughput.begin(self._start_step)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
         for file in self._files():
             try:
                 file.close()
@@ -120,36 +100,17 @@ class Telemetry:
 
     # -- the loop's calls --------------------------------------------------
 
-    def advance(
-        self,
-        step: int,
-        losses: dict[str, float],
-        lr: float,
-        tokens: int,
-        sequences: int = 0,
-        ended: float | None = None,
-    ) -> None:
-        """Count a step and move the bar.
+    def advance(self, step: int, tokens: int, sequences: int = 0, ended: float | None = None) -> None:
+        """Count a step.
 
         Args:
             step: steps done.
-            losses: name -> loss.
-            lr: learning rate of the step.
             tokens, sequences: what the step trained on, over all ranks.
             ended: when it ended, by `time.monotonic`; None: now (`Throughput.add`).
         """
         self._step = step
-        if not self._active:
-            return
-        self.throughput.add(step, tokens, sequences, ended)
-        if self._bar is not None:
-            eta = format_seconds(self.throughput.eta(self.total_steps))
-            others = f"step {self.total_steps}/{self.total_steps}  eta {eta}  "
-            width = self._bar.console.width - len(others) - _BAR_WIDTH
-            parts = self._parts(losses, lr)
-            while parts and len("  ".join(parts)) > width:
-                parts.pop()
-            self._bar.update(self._task, completed=step, line="  ".join(parts), eta=eta)
+        if self._active:
+            self.throughput.add(step, tokens, sequences, ended)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Write a record: {"step", "wall_time", ...metrics}.
@@ -173,7 +134,7 @@ class Telemetry:
             self.throughput.pause()
 
     def say(self, text: str) -> None:
-        """Print a line above the bar."""
+        """Print a line."""
         if self._active:
             self._print(text)
 
@@ -205,31 +166,23 @@ class Telemetry:
 
     # -- parts -------------------------------------------------------------
 
-    def _parts(self, losses: dict[str, float], lr: float) -> list[str]:
-        """Return what a line says of a step, the most important first: metrics.jsonl has more."""
-        figures = self.throughput.figures(self.total_steps)
-        total = [f"loss {losses['total']:.3f}"] if "total" in losses else []
-        parts = [f"{name} {value:.3f}" for name, value in losses.items() if name != "total"]
-        speed = f"{format_count(figures['tokens_per_second'])} tok/s"
-        mfu = [f"mfu {100 * figures['mfu']:.1f}%"] if "mfu" in figures else []
-        return [*total, *parts, f"lr {lr:.2e}", speed, *mfu]
-
     def _print_line(self, step: int, metrics: dict[str, Any]) -> None:
+        """Print what a row says of a step, the most important first: metrics.jsonl has more."""
         now = self.throughput.clock()
-        due = now - self._last_line >= SECONDS_BETWEEN_LINES or step >= self.total_steps
-        if self._bar is not None or not due:
+        if now - self._last_line < self._between and step < self.total_steps:
             return
         self._last_line = now
         losses = metrics["loss"] if isinstance(metrics["loss"], dict) else {"total": metrics["loss"]}
-        eta = format_seconds(metrics.get("eta_seconds"))
-        line = "  ".join(self._parts(losses, metrics.get("lr", math.nan)))
-        self._print(f"step {step}/{self.total_steps}  {line}  eta {eta}")
+        parts = [f"loss {losses['total']:.3f}"] if "total" in losses else []
+        parts += [f"{name} {value:.3f}" for name, value in losses.items() if name != "total"]
+        parts += [f"lr {metrics.get('lr', math.nan):.2e}"]
+        parts += [f"{format_count(metrics['tokens_per_second'])} tok/s"]
+        parts += [f"mfu {100 * metrics['mfu']:.1f}%"] if "mfu" in metrics else []
+        parts += [f"eta {format_seconds(metrics.get('eta_seconds'))}"]
+        self._print("  ".join([f"step {step}/{self.total_steps}", *parts]))
 
     def _print(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=self._stream, flush=True)
+        print(text, file=self._stream, flush=True)
 
     def _files(self) -> list[AppendedFile]:
         """Return the files that this process writes records to."""

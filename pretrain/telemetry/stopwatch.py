@@ -1,7 +1,7 @@
 """Where the time of a step goes."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ PENDING_EVENTS = 8192
 class Stopwatch:
     """Measure the time of named parts: `with stopwatch("encode"): ...`.
 
-    On a GPU, events on its stream bracket the parts, at a few microseconds; `shares` reads those that have
+    On a GPU, events on its stream bracket the parts, at a few microseconds; `seconds` reads those that have
     come by then, and leaves the rest to its next call. It waits for none. So a part's time there is what the
     device spent between the brackets: work queued earlier counts where it was queued, and data loading that
     overlaps it counts as nothing.
@@ -29,7 +29,6 @@ class Stopwatch:
         self._clock = clock
         self._cuda = torch.cuda.is_available() if cuda is None else cuda
         self._parts: dict[str, float] = {}
-        self._ever: dict[str, float] = {}
         self._events: list[tuple[Any, ...]] = []  # part, begin, end
         self._whole = 0.0
         self._step_started = clock()
@@ -65,11 +64,6 @@ class Stopwatch:
 
     def _book(self, part: str, seconds: float) -> None:
         self._parts[part] = self._parts.get(part, 0.0) + seconds
-        self._ever[part] = self._ever.get(part, 0.0) + seconds
-
-    def spent(self, parts: Iterable[str]) -> float:
-        """Return the seconds of some parts since the start, as far as they are known."""
-        return sum(self._ever.get(part, 0.0) for part in parts)
 
     def _read_events(self) -> None:
         come = 0
@@ -80,14 +74,12 @@ class Stopwatch:
             come += 1
         del self._events[:come]
 
-    def shares(self) -> dict[str, float]:
-        """Return part -> share of the steps' time since the last call, and "other" for the rest; sum 1."""
+    def seconds(self) -> dict[str, float]:
+        """Return part -> seconds since the last call, and "other" for the rest of the steps' time."""
         if self._events:
             self._read_events()
-        booked = sum(self._parts.values())
-        whole = max(self._whole, booked)
-        shares = {part: seconds / whole for part, seconds in self._parts.items()} if whole > 0 else {}
-        if whole > 0:
-            shares["other"] = (whole - booked) / whole
+        seconds, booked = self._parts, sum(self._parts.values())
+        if (whole := max(self._whole, booked)) > 0:
+            seconds["other"] = whole - booked
         self._parts, self._whole = {}, 0.0
-        return shares
+        return seconds

@@ -1,4 +1,4 @@
-"""Show a run in an experiment tracker: trackio, Weights & Biases, MLflow.
+"""Show a run in an experiment tracker: Weights & Biases, MLflow.
 
 metrics.jsonl is the run's own record; a tracker is a view of it. Every tracker is fed from a thread of its
 own, first with the rows of metrics.jsonl that it does not have yet, then with the new ones, so that none can
@@ -82,30 +82,12 @@ class Tracker:
 
     def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
         """Write metrics of a step. wall_time: seconds since 1970."""
-        self.run.log(values, step=step)
+        raise NotImplementedError
 
     def close(self) -> None:
         """End this start of the run. Also called after a failure, then it may fail, too."""
         if self.run is not None:
             self.run.finish()
-
-
-class Trackio(Tracker):
-    """A run of trackio, in TRACKIO_DIR; `trackio show` shows it. TRACKIO_SPACE_ID is the library's own."""
-
-    def open(self) -> None:
-        import trackio
-        from trackio.sqlite_storage import SQLiteStorage
-
-        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        name, continued = self.identity(lambda: f"{self.name}-{uuid4().hex[:8]}")
-        # allow: a start that was killed at once may have kept a name that trackio does not have yet
-        self.run = trackio.init(
-            project=project, name=name, config=dict(self.settings), resume="allow", embed=False
-        )
-        if continued:
-            for row in SQLiteStorage.get_logs(project, name):
-                self.last |= dict.fromkeys(row, row["step"])
 
 
 class Wandb(Tracker):
@@ -134,7 +116,7 @@ class Wandb(Tracker):
             config=dict(self.settings),
             dir=str(self.place),
             mode=mode,
-            # the console is the run's own: its bar must not go through another program
+            # the console is the run's own: its lines must not go through another program
             settings=wandb.Settings(silent=True, console="off", finish_timeout=CLOSE_SECONDS),
         )
         last = self.run.step - 1  # a server's next one; offline 0
@@ -192,7 +174,6 @@ class Mlflow(Tracker):
 
 
 TRACKERS: dict[str, Callable[[Tracking, Path, bool], Tracker]] = {
-    "trackio": Trackio,
     "wandb": Wandb,
     "mlflow": Mlflow,
 }

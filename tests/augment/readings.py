@@ -43,7 +43,6 @@ WORDS = range(4, 41)
 
 GROUPS = {
     "sda": ("pi", "mv", "dn", "neg"),
-    "sda_code": ("pi:variant=code", "mv:variant=code", "dn:variant=code", "neg:variant=code"),
     "clauses": (
         "auxiliary-negation-removal",
         "factive-verb",
@@ -203,13 +202,7 @@ def fresh(chosen: list[str]) -> None:
     """
     groups = {name.partition(":")[0] for name in chosen}
     used = load_used()
-    # Both variants of SDA's rules share what is mended.
-    read = {
-        group: {row.sentence_id for other in ("sda", "sda_code") for row in load(other)}
-        if group == "sda"
-        else {row.sentence_id for row in load(group)}
-        for group in groups
-    }
+    read = {group: {row.sentence_id for row in load(group)} for group in groups}
     used |= {group: used.get(group, frozenset()) | names for group, names in read.items()}
     lines = sorted(f"{group}\t{name}\n" for group, names in used.items() for name in names)
     USED.write_text("".join(lines), encoding="utf-8")

@@ -31,11 +31,11 @@ from rich.table import Table
 from augment.core.errors import AugmentationError
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged, offsets_of
-from augment.core.vocabulary import Vocabulary
-from augment.preview import encode, train_tokenizer
+from augment.core.vocabulary import Vocabulary, encode
 from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
 from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
+from pretrain.data.tokenizer import tokenizer_of
 
 SENTENCES = 20_000
 PEER_SENTENCES = 300
@@ -45,7 +45,7 @@ LENGTH = 512
 def main() -> None:
     console = Console(width=130)
     sentences, origin = load_sentences()
-    tokenizer = train_tokenizer(sentences[:5000])
+    tokenizer = tokenizer_of(sentences[:5000])
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     short = encode(sentences, tokenizer, vocabulary)
     long = pack(short, vocabulary)

@@ -14,8 +14,15 @@ from augment.core.vocabulary import Vocabulary
 from pretrain.commands.verify.replay import Replay
 from pretrain.config.recipe import load_config
 from pretrain.data.batch import BatchSpec, RankBatch
-from pretrain.data.ledger import chain
-from pretrain.data.ledger.hashes import batch_words, masking_words, sequence_words, sum_words, view_words
+from pretrain.data.ledger import (
+    batch_words,
+    begin_ledger,
+    extend_ledger,
+    masking_words,
+    sequence_words,
+    sum_words,
+    view_words,
+)
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.tokenizer import load_tokenizer
@@ -64,8 +71,8 @@ def main(data: str, recipe: str) -> None:
         "token"
     )
     print(f"of that, hashing {hashing / tokens * 1e9:.0f} ns a token ({hashing / making:.1%})")
-    words, links = block.words[: config.train.global_batch], chain.begin(0)
-    step = best(lambda: [chain.extend(links, sum_words(words)) for _ in range(100)]) / 100
+    words, links = block.words[: config.train.global_batch], begin_ledger(0)
+    step = best(lambda: [extend_ledger(links, sum_words(words)) for _ in range(100)]) / 100
     print(f"sums and chain of a step of {len(words)} sequences: {step * 1e6:.0f} us")
     steps = replay.reader.num_sequences // config.train.global_batch
     first = best(lambda: list(Replay(config, []).sums(0, steps)))

@@ -57,8 +57,7 @@ from augment.core.compiled import native
 from augment.core.errors import AugmentationError
 from augment.core.keys import derive, sequence_keys
 from augment.core.ragged import Ragged, offsets_of
-from augment.core.vocabulary import Vocabulary
-from augment.preview import encode
+from augment.core.vocabulary import Vocabulary, encode
 from augment.spec.build import build
 from augment.spec.grammar import alternatives, parse
 from augment.spec.pipeline import Pipeline

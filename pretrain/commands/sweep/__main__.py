@@ -1,7 +1,7 @@
 """Several runs of one or more recipes, and a table of them beside the paper's figures.
 
     clearly sweep configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --eval-data DIR
-    clearly sweep configs/sweeps/clear_table3.yaml --recipes micro --data DIR --dry-run
+    clearly sweep configs/sweeps/clear_table3.yaml --recipes micro --data DIR
     clearly sweep --config configs/simcse_bert.yaml --seed-list 1,11,42,68,421
     clearly sweep plan configs/sweeps/augcse_table7.yaml --data DIR
     slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
@@ -32,13 +32,11 @@ from pretrain.commands.sweep.runs import (
     Trainer,
     run_of,
     slug,
-    unequal_inputs,
 )
 from pretrain.commands.sweep.table import collect, write
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard
 from pretrain.common.processes import python_path
 from pretrain.common.program import program
 from pretrain.common.shutdown import EXIT_CODES, REASONS
@@ -74,15 +72,13 @@ class SweepFlags(BaseModel):
     )
 
 
-def sweep(file: str = "", *, flags: SweepFlags, dry_run: bool = False, **overrides: str) -> int:
+def sweep(file: str = "", *, flags: SweepFlags, **overrides: str) -> int:
     """Train the runs of a sweep file, or of one recipe with several seeds, and tabulate them.
 
     Args:
         file: a sweep file, as those under configs/sweeps.
-        dry_run: two steps of every row, and a report of which rows start.
     """
-    work = SweepWork(file, flags, overrides, seeds=1 if dry_run else None)
-    return _until_stopped(work.try_out if dry_run else work.run)
+    return _until_stopped(SweepWork(file, flags, overrides).run)
 
 
 def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = None, **overrides: str) -> int:
@@ -101,7 +97,7 @@ def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = No
     if words_of >= len(runs):
         raise UserError(f"there are {len(runs)} runs, from 0, and no run {words_of}; `plan` lists them")
     run, trust = runs[words_of], ["--trust=true"] if "*" in allowed() else []
-    for word in [*run.words(run.folder), *trust] if run.state != "done" else []:
+    for word in [*run.words(), *trust] if run.state != "done" else []:
         print(word)
     return 0
 
@@ -144,19 +140,13 @@ def _until_stopped(work: Callable[[], int]) -> int:
 
 
 class SweepWork:
-    """A sweep in progress: what it reads, and what is done of it.
+    """A sweep in progress: what it reads, and what is done of it."""
 
-    Args:
-        seeds: the largest number of seeds.
-    """
-
-    def __init__(
-        self, file: str, flags: SweepFlags, overrides: dict[str, str], seeds: int | None = None
-    ) -> None:
+    def __init__(self, file: str, flags: SweepFlags, overrides: dict[str, str]) -> None:
         if bool(file) == bool(flags.config):
             raise UserError("name a sweep file, as clear_table1, or a recipe with --config")
         path = find_recipe(Path(file or flags.config))
-        self.sweep = _with_seeds(read_sweep(path) if file else sweep_of(path), flags.seed_list, seeds)
+        self.sweep = _with_seeds(read_sweep(path) if file else sweep_of(path), flags.seed_list)
         data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
         if data and not Path(data).is_dir():
             raise UserError(f"there is no folder of benchmarks {data}: --eval-data, or CLEAR_DATA, names it")
@@ -216,14 +206,7 @@ class SweepWork:
         sweep, chosen = self.sweep, self.chosen_evaluations
         models = []
         for entry in self.plan.entries:
-            runs = self.plan.runs_of(entry)
-            models += models_of(entry, runs, self.out)
-            if names := unequal_inputs(runs):
-                _print_line(
-                    f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} "
-                    "(inputs in report/summary.json). Remove those with the wrong one, and run the sweep "
-                    f"again: {', '.join(str(run.folder) for run in runs)}"
-                )
+            models += models_of(entry, self.plan.runs_of(entry), self.out)
         if self.evaluates:
             starts = [start for model in models if (start := model.start) is not None]
             of_start = {name: flags for name, flags in chosen.items() if name in sweep.of_start}
@@ -242,22 +225,6 @@ class SweepWork:
         print(f"table and figures: {self.out / self.name}")
         return 1 if self.trainer.failures else 0
 
-    def try_out(self) -> int:
-        """Start every row for two steps; returns 1 if one does not start."""
-        failed = 0
-        for entry in self.plan.entries:
-            if not entry.runs:
-                _print_line(f"{'evaluated' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
-                continue
-            folder = self.out / self.name / "dry-run" / slug(entry.name)
-            probe = SweepRun(entry.name, entry, self.plan.seeds_of(entry)[0], folder)
-            problem = self.trainer.try_out(probe, folder)
-            discard(folder.with_name(f"{folder.name}.dry-run"))
-            failed += bool(problem)
-            _print_line(f"FAILS  {entry.name}: {problem}" if problem else f"starts  {entry.name}")
-        _print_line(f"{failed} rows do not start" if failed else "every row that can run starts")
-        return 1 if failed else 0
-
 
 def _environment(data: str, jobs: int) -> dict[str, str]:
     """Of training and evaluating processes: this project importable from anywhere, the data where evaluations
@@ -270,14 +237,14 @@ def _environment(data: str, jobs: int) -> dict[str, str]:
     return os.environ | own | words_allow_nothing()
 
 
-def _with_seeds(sweep: Sweep, words: Sequence[str], count: int | None) -> Sweep:
-    """Return a sweep with the seeds of --seed-list, if any, and no more than `count` of them."""
+def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
+    """Return a sweep with the seeds of --seed-list, if any."""
     if not words:
-        return sweep.model_copy(update={"seeds": sweep.seeds[:count]})
+        return sweep
     if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
         raise UserError(f"--seed-list {','.join(words)}: give different whole numbers by commas, as 1,11,42")
     rows = {name: row.model_copy(update={"seeds": None}) for name, row in sweep.rows.items()}
-    return sweep.model_copy(update={"seeds": list(map(int, words))[:count], "rows": rows})
+    return sweep.model_copy(update={"seeds": list(map(int, words)), "rows": rows})
 
 
 def _print_line(text: str) -> None:
@@ -285,5 +252,5 @@ def _print_line(text: str) -> None:
 
 
 if __name__ == "__main__":
-    first = "words_of data init eval_data out rows recipes seed_list config launch dry_run"
+    first = "words_of data init eval_data out rows recipes seed_list config launch"
     cli.run(sweep, keys=keys, first=first.split(), plan=plan, gather=gather)

@@ -119,7 +119,7 @@ def evaluate(
     wanted = {
         model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
     }
-    todo = [pair for results, pair in wanted.items() if not _is_current(results)]
+    todo = [pair for results, pair in wanted.items() if not results.is_file()]
 
     def run(number: int, pair: tuple[EvaluatedModel, str]) -> None:
         model, evaluation = pair
@@ -133,11 +133,6 @@ def evaluate(
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(run, range(1, len(todo) + 1), todo))  # what the first to fail raises begins no more
-
-
-def _is_current(results: Path) -> bool:
-    """Return whether there are figures, and not those of STS that an earlier version wrote."""
-    return results.is_file() and "tasks" in json.loads(results.read_text())
 
 
 def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
@@ -171,10 +166,7 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
 
 def _tasks(path: Path) -> dict[str, Any]:
     """Return the tasks of a file of figures, by name."""
-    tasks = json.loads(path.read_text()).get("tasks")
-    if tasks is None:
-        raise UserError(f"{path} is of an earlier version: give --eval-data, and it is evaluated anew")
-    return tasks
+    return json.loads(path.read_text())["tasks"]
 
 
 def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:

@@ -9,7 +9,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -98,17 +98,8 @@ class SweepRun:
         scores = [row["evaluation"]["stsb-dev"] for row in rows if "stsb-dev" in row.get("evaluation", {})]
         return next((score for score in reversed(scores) if score is not None), None)
 
-    @property
-    def warnings(self) -> list[str]:
-        """The alarms that the run's monitors raised."""
-        return [
-            f"step {record['step']}: {record['warning']}"
-            for record in read_metrics(self.folder / "metrics.jsonl")
-            if "warning" in record
-        ]
-
-    def words(self, folder: Path, **more: str) -> list[str]:
-        """Return the flags of pretrain/main.py for this run in a folder.
+    def words(self, **more: str) -> list[str]:
+        """Return the flags of pretrain/main.py for this run.
 
         Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for
         `--run-path`.
@@ -117,19 +108,9 @@ class SweepRun:
             more: further flags, with `__` for dots.
         """
         flags = {"config": str(self.entry.recipe), **self.entry.overrides, "train.seed": str(self.seed)}
-        flags["folder"] = str(folder)
+        flags["folder"] = str(self.folder)
         flags |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"--{key}={value}" for key, value in flags.items()]
-
-
-def unequal_inputs(runs: Iterable[SweepRun]) -> list[str]:
-    """Return the names of the inputs (`pretrain.start.continuity`) in which finished runs differ.
-
-    A file found by the environment may have been replaced between two runs, which their digests do not show.
-    """
-    recorded = [run.summary.get("inputs", {}) for run in runs if run.summary]
-    names = dict.fromkeys(name for inputs in recorded for name in inputs)
-    return [name for name in names if len({inputs[name] for inputs in recorded if name in inputs}) > 1]
 
 
 def identity(config: Config) -> str:
@@ -233,8 +214,8 @@ class Trainer:
                 self.print_line(
                     f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}/log.txt"
                 )
-                words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
-                code = self._process(words, run.folder / "log.txt", run.folder)
+                words = [*self.launch, str(MAIN), *run.words(checkpoint__resume="auto")]
+                code = self._process(words, run.folder)
         except FolderTakenError as taken:
             self.print_line(f"{heading}{run.name}: another process trains it. {taken}")
             return False
@@ -252,23 +233,13 @@ class Trainer:
         self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
         return False
 
-    def try_out(self, run: SweepRun, folder: Path) -> str:
-        """Make a dry run in FOLDER.dry-run; return "" or what went wrong."""
-        self.check_for_stop()
-        make_folder(folder.parent)
-        log = folder.with_name(f"{folder.name}.txt")
-        remove_file(log)
-        words = [*self.launch, str(MAIN), *run.words(folder, **{"dry-run": "true"})]
-        code = self._process(words, log, folder.with_name(f"{folder.name}.dry-run"))
-        self.check_for_stop()
-        return "" if code == 0 else failure_line(log)
-
-    def _process(self, words: list[str], log: Path, folder: Path) -> int:
+    def _process(self, words: list[str], folder: Path) -> int:
         """Run a process to its end; return its exit status. It saves and ends if this process is killed.
 
         Args:
-            folder: of the run, where its stop file goes.
+            folder: of the run, where its log and its stop file go.
         """
+        log = folder / "log.txt"
         try:
             child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)
         except OSError as error:
@@ -278,7 +249,7 @@ class Trainer:
         def pass_on_request() -> None:
             nonlocal stopping
             request = self.shutdown.requested()
-            if request and not stopping and (not self.by_file or folder.is_dir()):
+            if request and not stopping:
                 stopping = True
                 self.print_line(f"{REASONS[request]}: waiting for the run to save")
                 if self.by_file:

@@ -96,8 +96,7 @@ def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
             if model.run is not None:
                 summary = model.run.summary
                 assert summary is not None  # `models_of` gives finished runs
-                of_run |= {"seed": model.run.seed, "warnings": model.run.warnings}
-                of_run["best_step"] = summary["best_step"]
+                of_run |= {"seed": model.run.seed, "best_step": summary["best_step"]}
             row["runs"].append(of_run)
         row |= statistics_of([run["figures"] for run in row["runs"]], dev)
     content: dict[str, Any] = {
@@ -314,12 +313,6 @@ def tabulate(content: dict[str, Any]) -> str:
                 f"{row['name']}, of seed {', '.join(unimproved)}: no step was better than the start, "
                 "so its figures are those of the model that it started from."
             )
-        warned = [run for run in row["runs"] if run.get("warnings")]
-        lines += [
-            f"{row['name']}, seed {run['seed']}: {len(run['warnings'])} alarms, the first at "
-            f"{run['warnings'][0]}"
-            for run in warned
-        ]
     return "\n".join(lines) + "\n"
 
 

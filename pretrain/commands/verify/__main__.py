@@ -71,7 +71,7 @@ def _compare_batches(
     """Make the batches of some steps again and print whether they are as recorded; return that."""
     from pretrain.commands.verify.files import compare, read_records
     from pretrain.commands.verify.replay import Replay
-    from pretrain.data.ledger.chain import KINDS
+    from pretrain.data.ledger import KINDS
 
     records, last_step = read_records(run, saved)
     first, last = span[0] or 1, min(span[1] or last_step, last_step)

@@ -14,8 +14,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.config.recipe import load_config
 from pretrain.config.validation import leaves
-from pretrain.data.ledger import chain
-from pretrain.data.ledger.chain import Ledger
+from pretrain.data.ledger import Ledger, begin_ledger, extend_ledger
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.folder import read_policy
 from pretrain.export.sums import changed_files
@@ -131,7 +130,7 @@ def _is_tokenizer(folder: Path, digest: str) -> bool:
 class LedgerRecord(NamedTuple):
     """What one place says of the batches of steps since + 1, ..., step.
 
-    where: "row", or the name of a checkpoint or export. ledger: as `ledger.chain` describes it.
+    where: "row", or the name of a checkpoint or export. ledger: as `pretrain.data.ledger` describes it.
     """
 
     step: int
@@ -186,11 +185,11 @@ def compare(
         sums: each step, numbered from 0, and its sums.
         kinds: "sequences", "views" or both.
     """
-    links = chain.begin(records[0].ledger["since"]) if start is None else dict(start.ledger)
+    links = begin_ledger(records[0].ledger["since"]) if start is None else dict(start.ledger)
     before = links["since"] if start is None else start.step
     by_step = {step: list(group) for step, group in groupby(records, key=lambda record: record.step)}
     for step, of_step in sums:
-        links = chain.extend(links, of_step)
+        links = extend_ledger(links, of_step)
         at_step = by_step.get(step + 1, [])
         wrong = [record for record in at_step if any(record.ledger[kind] != links[kind] for kind in kinds)]
         if wrong:

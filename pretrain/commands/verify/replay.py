@@ -18,7 +18,7 @@ from pretrain.config.run import Config
 from pretrain.data.batch import ViewSpec
 from pretrain.data.damage import replay
 from pretrain.data.lanes import Lanes
-from pretrain.data.ledger.hashes import COLUMNS, sequence_words, sum_words
+from pretrain.data.ledger import COLUMNS, sequence_words, sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position, lanes_of
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 from pretrain.data.tokenizer import load_tokenizer

@@ -144,7 +144,7 @@ def test_the_phrase_stands_behind_a_conjunction_or_an_adverb_with_a_comma():
 
 @pytest.mark.parametrize("name", ["heading", "word", "imperative", "question", "ain't", "so be it"])
 def test_double_negation_needs_a_statement(name):
-    assert outcomes(dn, sentence(name)) == outcomes(dn, sentence(name), variant="code") == {None}
+    assert outcomes(dn, sentence(name)) == {None}
 
 
 @pytest.mark.parametrize("labels", LABELS)
@@ -172,48 +172,25 @@ def test_punctuation_insertion(name, expected, labels):
     assert outcomes(pi, sentence(name, labels)) == expected
 
 
-def test_code_variant_of_punctuation_insertion():
-    found = outcomes(pi, sentence("repeated"), variant="code")
-    assert "'The dog that bit the dog' ran." in found and "The dog, that bit the dog, ran." in found
-    assert outcomes(pi, sentence("word"), variant="code") == {'"Rain"', "Rain,", "Rain.", "Rain;", "Rain!"}
-
-
-def test_code_variant_of_negation_takes_the_first_hit_from_the_left():
+def test_the_main_clause_is_negated_and_no_relative_one():
     parsed = parse(
         "Men who can pay left.",
         "Men/NNS/nsubj/5 who/WP/nsubj/4 can/MD/aux/4 pay/VB/acl:relcl/1 left/VBD/ROOT/0 ././punct/5",
     )
-    assert neg(parsed, Draws(0), variant="code") == "Men who cannot pay left."
     assert neg(parsed, Draws(0)) == "Men who can pay did not leave."
-    assert dn(parsed, Draws(0), variant="code") == "Men who cannot pay did not leave."
 
 
 @pytest.mark.parametrize(
     ("conjoined", "negation", "object_", "head"), [("8", "advmod", "obj", 10), ("4", "neg", "dobj", 10)]
 )
-def test_two_negations_that_reach_one_word(conjoined, negation, object_, head):
-    """The second "any" is of both clauses; each edit is made once."""
+def test_a_negation_of_another_clause_stays(conjoined, negation, object_, head):
     parsed = parse(
         "He does not see and does not hear any dog.",
         f"He/PRP/nsubj/4 does/VBZ/aux/4 not/RB/{negation}/4 see/VB/ROOT/0 and/CC/cc/{conjoined} "
         "does/VBZ/aux/8 "
         f"not/RB/{negation}/8 hear/VB/conj/4 any/DT/det/{head} dog/NN/{object_}/8 ././punct/4",
     )
-    assert dn(parsed, Draws(0), variant="code") == "He does see and does hear some dog."
     assert neg(parsed, Draws(0)) == "He does see and does not hear any dog."
-
-
-def test_edits_of_two_clauses_over_one_word_are_not_both_made():
-    """The subject that a "not" is put behind has a clause with a "not" of its own; the prefix makes up for
-    the second."""
-    rows = (
-        "“/``/punct/2 Yes/UH/ccomp/5 ,/,/punct/5 ”/''/punct/2 said/VBD/ROOT/0 men/NNS/nsubj/5 "
-        "who/WP/nsubj/10 do/VBP/aux/10 n't/RB/{}/10 pay/VB/{}/6 ././punct/5"
-    )
-    for negation, clause in (("advmod", "acl:relcl"), ("neg", "relcl")):
-        parsed = parse("“Yes,” said men who don't pay.", rows.format(negation, clause))
-        found = outcomes(dn, parsed, 100, variant="code")
-        assert len(found) > 5 and all(text.endswith(" “Yes,” said men who do pay.") for text in found)
 
 
 @pytest.mark.parametrize("relations", [("nsubj", "obj"), ("nsubj", "dobj")])
@@ -228,12 +205,11 @@ def test_a_title_says_nothing(relations):
     assert neg(parsed, Draws(0)) == "The film “Up” did not win prizes."
 
 
-@pytest.mark.parametrize("variant", ["paper", "code"])
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("name", SENTENCES)
-def test_no_word_is_doubled_and_no_quote_broken(name, labels, variant):
+def test_no_word_is_doubled_and_no_quote_broken(name, labels):
     for augmentation in (pi, mv, dn, neg):
-        for text in outcomes(augmentation, sentence(name, labels), variant=variant) - {None}:
+        for text in outcomes(augmentation, sentence(name, labels)) - {None}:
             assert text != SENTENCES[name][0]
             assert text.count('"') % 2 == 0 and "  " not in text
             assert not re.search(r"\b(\w+) \1\b", text), text

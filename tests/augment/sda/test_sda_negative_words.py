@@ -17,11 +17,9 @@ BEFORE_SUBJECT = {
 def test_a_not_before_the_subject_is_its_negation(labels):
     parsed = parse("Not everyone agreed.", BEFORE_SUBJECT[labels])
     assert outcomes(neg, parsed, 20) == {"Everyone agreed."}
-    assert outcomes(neg, parsed, 20, variant="code") == {"Everyone agreed."}
     found = outcomes(dn, parsed, 20)
     assert "It is not true that everyone agreed." in found
     assert all(text.endswith(" everyone agreed.") for text in found)
-    assert outcomes(dn, parsed, 20, variant="code") == {None}
 
 
 def test_a_not_before_one_or_a_single_thing_is_its_negation_too():
@@ -31,7 +29,6 @@ def test_a_not_before_one_or_a_single_thing_is_its_negation_too():
     assert neg(parsed, Draws(0)) == "A soul came."
 
 
-@pytest.mark.parametrize("variant", ["paper", "code"])
 @pytest.mark.parametrize(
     ("text", "annotation", "expected"),
     [
@@ -44,8 +41,8 @@ def test_a_not_before_one_or_a_single_thing_is_its_negation_too():
         ("Not seen there.", "Not/RB/advmod/2 seen/VBN/root/0 there/RB/advmod/2 ././punct/2", "Seen there."),
     ],
 )
-def test_a_not_before_a_participle_is_its_negation(text, annotation, expected, variant):
-    assert outcomes(neg, parse(text, annotation), 20, variant=variant) == {expected}
+def test_a_not_before_a_participle_is_its_negation(text, annotation, expected):
+    assert outcomes(neg, parse(text, annotation), 20) == {expected}
 
 
 @pytest.mark.parametrize(
@@ -99,10 +96,9 @@ def denials(parsed):
 
 
 @pytest.mark.parametrize("opening", ["No", "Few", "Neither"])
-@pytest.mark.parametrize("variant", ["paper", "code"])
-def test_a_negative_subject_takes_must_of_the_past_alone(opening, variant):
+def test_a_negative_subject_takes_must_of_the_past_alone(opening):
     parsed = parse(f"{opening} men came.", f"{opening}/DT/det/2 men/NNS/nsubj/3 came/VBD/root/0 ././punct/3")
-    found = outcomes(mv, parsed, 40, variant=variant)
+    found = outcomes(mv, parsed, 40)
     assert found - {None} == {f"{opening} men must have come."}
 
 

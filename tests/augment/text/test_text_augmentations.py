@@ -10,8 +10,7 @@ from parse_builder import parse as by_hand
 from augment.core.entry import Entry, Parameter
 from augment.core.errors import AugmentationError
 from augment.core.keys import bits_per_sequence, derive, sequence_keys
-from augment.core.vocabulary import Vocabulary
-from augment.preview import encode
+from augment.core.vocabulary import Vocabulary, encode
 from augment.sda.entries import mv, pi
 from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
@@ -204,7 +203,7 @@ def test_text_and_token_augmentations_may_be_alternatives(prepared):
         ("del-word,pi", "pi works on text, del-word on tokens: write 'pi,del-word'"),
         ("pi|repeat,contractions", "contractions works on text, repeat on tokens"),
         ("pi,mv", "mv reads the parse.*'pi|mv'"),
-        ("neg:variant=cod", "not one of paper, code.*did you mean 'code'"),
+        ("dn:phrases=soun", "not one of sound, published.*did you mean 'sound'"),
     ],
 )
 def test_what_cannot_be(spec, message):

@@ -10,8 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from augment.core.ragged import Ragged
-from augment.core.vocabulary import Vocabulary
-from augment.preview import encode
+from augment.core.vocabulary import Vocabulary, encode
 from augment.text.encoder import TextEncoder
 from pretrain.data.tokenizer import train_tokenizer
 

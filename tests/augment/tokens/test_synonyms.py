@@ -14,8 +14,7 @@ from real_data import DATA, needs_data
 from augment.core.errors import AugmentationError
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
-from augment.core.vocabulary import Vocabulary
-from augment.preview import encode
+from augment.core.vocabulary import Vocabulary, encode
 from augment.tokens.rules import subs
 from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
 
@@ -278,11 +277,11 @@ def test_where_tables_are_looked_for(tmp_path, monkeypatch):
 @pytest.mark.full
 @needs_data("text/wiki_sentences_200k.txt.gz", "synonyms/counterfitted_neighbors.json")
 def test_clear_covers_about_two_fifths_of_wikipedia():
-    from augment.preview import train_tokenizer
+    from pretrain.data.tokenizer import tokenizer_of
 
     with gzip.open(DATA / "text" / "wiki_sentences_200k.txt.gz", "rt", encoding="utf-8") as file:
         sentences = [line.strip() for _, line in zip(range(2000), file, strict=False)]
-    tokenizer = train_tokenizer(sentences)
+    tokenizer = tokenizer_of(sentences)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     table = SynonymTable.load(DATA / "synonyms" / "counterfitted_neighbors.json", tokenizer, vocabulary)
     assert 0.35 < table.coverage(encode(sentences, tokenizer, vocabulary)) < 0.5

@@ -10,6 +10,7 @@ from pathlib import Path
 import augment_tokenizers
 import parse_builder
 import pytest
+from tokenizers.processors import BertProcessing
 
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.sets import SETS
@@ -86,7 +87,10 @@ def test_sentences_from_a_pipe_that_has_a_name(tmp_path, call):
 
 @pytest.mark.parametrize("folder", ["short", "/".join(["a folder with a long name"] * 8)])
 def test_tokenizer_folder_and_synonyms(tmp_path, call, monkeypatch, folder):
-    augment_tokenizers.byte_level(delete=False).save_pretrained(tmp_path / "tokenizer")
+    tokenizer = augment_tokenizers.byte_level(delete=False)
+    sep, cls = (tokenizer.convert_tokens_to_ids(token) for token in ("[SEP]", "[CLS]"))
+    tokenizer.backend_tokenizer.post_processor = BertProcessing(("[SEP]", sep), ("[CLS]", cls))
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
     table = tmp_path / folder / "table.json"
     table.parent.mkdir(parents=True)
     table.write_text(json.dumps({"big": ["large"]}))
@@ -130,7 +134,7 @@ def test_list_and_help(call):
         (["--limit", "0"], "--limit: Input should be greater than or equal to 1 (got '0')"),
         (["A lazy dog."], "there is no file A lazy dog.; a sentence is given by --text"),
         (["--text", "a", "b.txt"], "not both"),
-        (["--tokenizer", "nowhere"], "nowhere: no such folder"),
+        (["--tokenizer", "nowhere"], "tokenizer nowhere cannot be opened"),
         (["--aug", "subs", "--synonyms", "nowhere.json"], "nowhere.json does not exist"),
     ],
 )

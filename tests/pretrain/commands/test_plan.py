@@ -33,10 +33,8 @@ def test_a_plan_says_what_a_run_needs(monkeypatch, capsys, tmp_path):
     "words, said",
     [
         (["--gpu=h300"], "--gpu h300: give one of h200, h100"),
-        (["--mfu=0.4", "--measured=x"], "give one of them"),
         (["--mfu=1.5"], "--mfu"),
         (["--gpus=0"], "--gpus"),
-        (["--measured=nowhere"], "has no row with hfu"),
         (["--data=nowhere"], "nowhere holds no prepared data"),
     ],
 )
@@ -55,13 +53,11 @@ def test_a_device_that_is_no_h200_has_not_its_share(monkeypatch, capsys, tmp_pat
     assert "as BERT-base reached on an h200" in shares[0] and "30.0% of the peak (assumed)" in shares[1]
 
 
-def test_a_measured_run_gives_its_share_of_the_peak(monkeypatch, capsys, tmp_path):
+def test_a_share_of_the_peak_is_taken_as_given(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    rows = ['{"step": 1, "hfu": 0.1}', '{"step": 2, "hfu": 0.41}', '{"step": 3, "hfu": 0.43}', '{"step": 4}']
-    (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
-    code, out, err = run(monkeypatch, capsys, f"--measured={tmp_path}", *SMALL)
+    code, out, err = run(monkeypatch, capsys, "--mfu=0.42", *SMALL)
     assert code == 0, err
-    assert "speed    42.0% of the peak" in out
+    assert "speed    42.0% of the peak (--mfu)" in out
 
 
 @pytest.mark.parametrize("recipe", ["diffcse_micro", "augcse_micro", "esimcse_micro"])

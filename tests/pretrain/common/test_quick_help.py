@@ -22,7 +22,6 @@ COMMANDS = (
     "pretrain.main",
     "pretrain.prepare",
     "pretrain.cache",
-    "pretrain.cache.resources",
     "pretrain.commands.inspect",
     "pretrain.commands.plan",
     "pretrain.export",

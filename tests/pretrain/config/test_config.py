@@ -122,7 +122,6 @@ def test_none_is_an_augmentation():
         ({"train.global_batch": "100", "data.lanes": "16"}, ["100", "16", "multiple"]),
         ({"train.optimizer": "lamb", "train.zero": "1"}, ["lamb", "train.zero=0"]),
         ({"train.optimizer": "muon", "train.zero": "1"}, ["muon", "train.zero=0"]),
-        ({"train.optimizer": "muon", "train.zero": "0", "train.optimizer_code": "apex"}, ["muon", "apex"]),
         ({"model.heads": "3"}, ["model.heads=3"]),
         ({"train.steps": "10", "train.warmup_steps": "10"}, ["warmup_steps=10"]),
         ({"train.batch_start": "16"}, ["batch_start=16", "train.batch_warmup_steps"]),

@@ -116,14 +116,11 @@ def test_a_setting_that_is_gone_is_missed_only_where_the_objective_reads_its_sec
             record_changes(now, state, Path("step-00000100"))
 
 
-def test_a_run_of_layers_that_are_gone_is_refused():
+def test_a_setting_that_is_gone_is_no_change():
     state = {"config": load_config(None, {}).model_dump(mode="json"), "step": 100, "progress": {}}
-    for recorded in ("own", None):
-        state["config"]["model"] |= {"layer_code": recorded}
-        record_changes(load_config(None, {}), state, Path("step-00000100"))
-    state["config"]["model"]["layer_code"] = "library"
-    with pytest.raises(UserError, match="made with transformers' layers"):
-        record_changes(load_config(None, {}), state, Path("step-00000100"))
+    state["config"]["model"] |= {"layer_code": "own", "residual": "fp32"}
+    record_changes(load_config(None, {}), state, Path("step-00000100"))
+    assert state["progress"]["changes"] == []
 
 
 @pytest.mark.full
@@ -270,7 +267,6 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
     free = {
         "train.micro_batch_tokens": "999",
         "train.balance": "off",
-        "train.optimizer_code": "apex",
         "train.zero": "0",
         "train.threads": "2",
         "train.rendezvous_seconds": "9",
@@ -287,6 +283,7 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
     state = {"config": recipe.model_dump(mode="json"), "step": 9, "progress": {}}
     assert state["config"]["objective"]["mlm"].pop("initial_bias") == "frequencies"  # as earlier versions
     state["config"]["data"] |= {"damaged": "refuse", "remote_cache": 20.0}
+    state["config"]["train"]["optimizer_code"] = "torch"
     record_changes(recipe, state, Path("step-00000009"))
     assert resumed({"train.precision": "bf16"}, {"train.precision": "fp32"}) == {
         "train.precision": (100, "bf16", "fp32")

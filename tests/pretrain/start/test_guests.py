@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from model_folders import save_guest
 from published_folders import texts, write_published
 from run_helpers import command, finish, start, write_corpus
@@ -17,7 +16,6 @@ from transformers import AutoTokenizer
 from finetune.encoders.models import open_model
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
-from pretrain.start.data import as_begun, open_data
 from pretrain.start.encoder import adopt_interface
 
 PROMPTS = {"query": "find : ", "document": "read : "}
@@ -65,25 +63,6 @@ def test_the_pooling_is_the_starts_unless_a_flag_gives_one(bert, tmp_path, pooli
     config = load_config(of_recipe, {})
     adopt_interface(config)
     assert config.model.pooling == "first-last"
-
-
-@pytest.mark.full
-def test_a_run_that_was_begun_with_del_keeps_it(bert, tmp_path):
-    corpus, own = (
-        write_corpus(tmp_path / "corpus.txt", documents=20),
-        len(AutoTokenizer.from_pretrained(bert)),
-    )
-    flags = {"init": str(bert), "data": str(tmp_path / "data"), "data.prepare.sources": str(corpus)}
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
-    try:
-        data = open_data(load_config("simcse_micro", flags | {"aug": "none"}))
-    finally:
-        dist.destroy_process_group()
-    assert len(data.tokenizer) == own
-    assert as_begun(data, None) is data and as_begun(data, {"tokens": own}) is data
-    for state in ({}, {"tokens": own + 1}):
-        earlier = as_begun(data, state)
-        assert earlier.of_start["tokens"] == own + 1 and earlier.vocabulary.size == own + 1
 
 
 @pytest.mark.full

@@ -19,7 +19,7 @@ from exactness_worker import build
 from pretended_device import PretendedDevice
 
 from pretrain.common.shutdown import NONE
-from pretrain.data.ledger.chain import begin
+from pretrain.data.ledger import begin_ledger
 from pretrain.run import TrainingRun
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.step.engine import build_engine, start_processes
@@ -60,7 +60,7 @@ def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> Pret
     run = TrainingRun(config, None, 100, Watchdog(Path(), None))
     run.engine, run.progress, run.checkpoints = (
         engine,
-        Progress(ledger=begin(0)),
+        Progress(ledger=begin_ledger(0)),
         Checkpoints(config, engine, {}),
     )
     run.telemetry, run.shutdown = Telemetry(Path(), 100, rank=1), Running()

@@ -32,7 +32,7 @@ def resume(folder: Path) -> None:
         folder / "run", 10, stream=io.StringIO(), start_step=3, tracking=Tracking(())
     ) as telemetry:
         for step in (4, 5):
-            telemetry.advance(step, {"total": 1.0}, 0.1, 1)
+            telemetry.advance(step, 1)
             telemetry.warn("a row of this start")
         telemetry.sync()
 
@@ -119,7 +119,7 @@ def test_rows_wait_while_the_disk_is_full_and_come_in_order(tmp_path, monkeypatc
     with Telemetry(tmp_path, 30, stream=stream) as telemetry:
         for step in range(1, 31):
             full = 7 <= step <= 10
-            telemetry.advance(step, {"total": 1.0}, 0.1, 1)
+            telemetry.advance(step, 1)
             telemetry.log(step, {"loss": {"total": float(step)}})
             if step == 9:
                 with pytest.raises(

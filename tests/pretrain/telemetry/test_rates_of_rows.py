@@ -12,7 +12,7 @@ from augment.core.ragged import Ragged
 from pretrain.common.transfer import Numbers
 from pretrain.config.recipe import load_config
 from pretrain.data.batch import RankBatch
-from pretrain.data.ledger import chain
+from pretrain.data.ledger import begin_ledger
 from pretrain.step.faults import Faults
 from pretrain.step.progress import Progress
 from pretrain.step.whole_batch import StepResult
@@ -21,7 +21,6 @@ from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.telemetry.throughput import Throughput
-from pretrain.watch.stragglers import Stragglers
 
 
 class Clock:
@@ -38,7 +37,7 @@ def test_a_step_that_is_written_during_the_next_has_its_own_time(tmp_path):
     def write() -> None:
         while queued:
             step, ended = queued.pop()
-            telemetry.advance(step, {"total": 1.0}, 0.1, 1000 * step, ended=ended)
+            telemetry.advance(step, 1000 * step, ended=ended)
             if step % 4 == 2:
                 telemetry.log(step, {"left_out": {"why": "a spike"}})
             telemetry.log(step, {"loss": {"total": 1.0}})
@@ -67,13 +66,13 @@ def result_of(step: int, loss: float) -> StepResult:
     """A step that masks as many tokens as its number."""
     losses = {name: torch.tensor(loss, dtype=torch.float64) for name in ("mlm", "total")}
     lengths = torch.tensor([3])
-    return StepResult(losses, {}, None, 10, step, (1, 2), 0, lengths, [], (0,) * 4, (5,), None)
+    return StepResult(losses, {}, None, 10, step, (1, 2), 0, lengths, [], (0,) * 4, None)
 
 
 def test_every_step_is_in_one_row_and_one_with_a_fault_in_none(tmp_path):
     """Rows of three steps, and one of the first; the loss of step 2 is not finite, step 5 is left out."""
     config = load_config(None, {"train.steps": "9", "train.log_every": "3", "train.warmup_steps": "1"})
-    progress, clock = Progress(ledger=chain.begin(0)), Stopwatch(cuda=False)
+    progress, clock = Progress(ledger=begin_ledger(0)), Stopwatch(cuda=False)
     objective = SimpleNamespace(weights=lambda step: {"mlm": 1.0})
     texts = Ragged.from_sequences([[2, 7, 3]])
     with Telemetry(tmp_path, 9, stream=io.StringIO()) as telemetry:
@@ -82,7 +81,7 @@ def test_every_step_is_in_one_row_and_one_with_a_fault_in_none(tmp_path):
             progress,
             telemetry,
             Faults(config, None, None, telemetry, progress, str),
-            Stragglers(clock, tmp_path, speaks=True),
+            clock,
             None,
             objective,
             lambda step: {"steps_done": step},

@@ -4,7 +4,6 @@ import io
 import json
 import math
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -158,7 +157,7 @@ def test_peak_is_a_rate_that_this_machine_reaches():
 # -- time shares --------------------------------------------------------------
 
 
-def test_stopwatch_shares_sum_to_one_and_start_anew():
+def test_stopwatch_seconds_sum_to_all_and_start_anew():
     clock = Clock()
     watch = Stopwatch(clock, cuda=False)
     for _ in range(2):
@@ -168,8 +167,8 @@ def test_stopwatch_shares_sum_to_one_and_start_anew():
                 clock.now += seconds
         clock.now += 1.0
         assert watch.end_step() == 10.0
-    assert watch.shares() == pytest.approx({"data": 0.1, "encode": 0.4, "step": 0.4, "other": 0.1})
-    assert watch.shares() == {}
+    assert watch.seconds() == pytest.approx({"data": 2.0, "encode": 8.0, "step": 8.0, "other": 2.0})
+    assert watch.seconds() == {}
 
 
 def test_stopwatch_books_a_part_that_raises():
@@ -180,7 +179,7 @@ def test_stopwatch_books_a_part_that_raises():
         clock.now += 3.0
         raise KeyError
     watch.end_step()
-    assert watch.shares() == {"data": 1.0, "other": 0.0}
+    assert watch.seconds() == {"data": 3.0, "other": 0.0}
 
 
 @pytest.mark.gpu
@@ -191,7 +190,8 @@ def test_stopwatch_measures_the_device():
         torch.cuda._sleep(200_000_000)
     torch.cuda.synchronize()
     watch.end_step()
-    assert watch.shares()["encode"] > 0.9
+    parts = watch.seconds()
+    assert parts["encode"] > 0.9 * sum(parts.values())
 
 
 # -- metrics.jsonl --------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_metrics_survive_a_kill(tmp_path):
     def write() -> None:
         with Telemetry(tmp_path, 10**9, stream=io.StringIO()) as telemetry:
             for step in range(1, 10**9):
-                telemetry.advance(step, {"total": 1.0}, 0.1, 10)
+                telemetry.advance(step, 10)
                 telemetry.log(step, {"loss": {"total": 1.0}})
 
     child = fork(write)
@@ -228,7 +228,7 @@ def run(folder: Path, stream: io.StringIO, clock: Clock, first: int, last: int, 
     with Telemetry(folder, 100, rank, first, None, Throughput(clock, flops=flops), stream) as telemetry:
         for step in range(first + 1, last + 1):
             clock.now += 2.0
-            telemetry.advance(step, {"mlm": 3.0, "total": 4.0}, 1e-4, tokens=5000, sequences=20)
+            telemetry.advance(step, tokens=5000, sequences=20)
             if step % 5 == 0:
                 telemetry.log(step, {"loss": {"mlm": 3.0, "total": 4.0}, "lr": 1e-4, "micro_batches": [2, 1]})
                 clock.now += 100.0
@@ -273,7 +273,7 @@ def test_plain_lines_come_with_rows_of_metrics_and_30_seconds_apart(tmp_path, se
     with Telemetry(tmp_path, 1000, stream=stream, throughput=Throughput(clock)) as telemetry:
         for step in range(1, 1001):
             clock.now += seconds
-            telemetry.advance(step, {"total": 1.0}, 0.1, 1)
+            telemetry.advance(step, 1)
             if step % log_every == 0:
                 telemetry.log(step, {"loss": {"total": 1.0}, "lr": 0.1})
     assert [line.split("  ")[0] for line in stream.getvalue().splitlines()] == [
@@ -281,35 +281,11 @@ def test_plain_lines_come_with_rows_of_metrics_and_30_seconds_apart(tmp_path, se
     ]
 
 
-LOSSES = {"total": 12.345, "contrastive": 1.234, "mlm": 10.234, "neighbourhood": 0.5}
-
-
-def long_run(folder: Path, stream: io.StringIO) -> list[str]:
-    """Print a step and an evaluation with more figures than 80 columns hold; return the lines."""
-    clock = Clock()
-    flops = FlopsMeter(per_token=1e6, peak=1e10, repeated_per_token=5e5)
-    with Telemetry(folder, 500_000, 0, 100_000, None, Throughput(clock, flops=flops), stream) as telemetry:
-        clock.now += 2.0
-        telemetry.advance(100_001, LOSSES, 1e-4, 10_000, 100)
-        telemetry.log(100_001, {"loss": LOSSES, "lr": 1e-4})
-        scores = {"heldout_mlm_loss": 9.06, "partner_found": 0.958, "partner_loss": 6.13, "stsb-dev": 33.2}
-        telemetry.log(100_001, {"evaluation": scores})
-    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", stream.getvalue()).replace("\r", "\n").splitlines()
-
-
-def test_a_narrow_terminal_shows_step_bar_and_time_left(tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = long_run(tmp_path, Terminal())
-    assert max(map(len, lines)) <= 80
-    bar = next(line for line in reversed(lines) if "500000" in line)
-    assert bar.startswith("step 100001/500000 ━") and "loss 12.345" in bar and bar.endswith("eta 9d 06:13:18")
-
-
-def test_terminal_gets_a_bar(tmp_path):
+def test_a_terminal_gets_a_line_every_five_seconds(tmp_path):
     stream = Terminal()
     run(tmp_path, stream, Clock(), 0, 20)
-    text = stream.getvalue()
-    assert "20/100" in text and "eta" in text and "loss 4.000" in text and "look here" in text
+    lines = [line for line in stream.getvalue().splitlines() if "eta" in line]
+    assert [line.split("  ")[0] for line in lines] == [f"step {step}/100" for step in (5, 10, 15, 20)]
 
 
 def test_resumed_run_overwrites_its_abandoned_future(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from forked_python import ForkedPython, run_python
 from run_helpers import ROOT, command, environment, finish, kill, records, start, wait_for
-from tracker_helpers import mlflow_rows, trackio_rows, wandb_rows
+from tracker_helpers import mlflow_rows, wandb_rows
 
 from pretrain.common.errors import UserError
 from pretrain.telemetry import trackers
@@ -31,24 +31,16 @@ def installed(tracker: str, *marks: pytest.MarkDecorator):
     return pytest.param(tracker, marks=(pytest.mark.skipif(absent, reason=reason), *marks))
 
 
-TRACKERS = [installed("wandb"), installed("mlflow", pytest.mark.slow), installed("trackio")]
+TRACKERS = [installed("wandb"), installed("mlflow", pytest.mark.slow)]
 
 
 @pytest.fixture
-def own_places(tmp_path, tmp_path_factory, monkeypatch) -> dict[str, str]:
+def own_places(tmp_path, monkeypatch) -> dict[str, str]:
     """Variables that keep trackers offline and in this test's folder; returns them."""
-    # read at trackio's import, so one for all tests of this process
-    everybodys = str(tmp_path_factory.getbasetemp() / "trackio")
-    project = f"test-{os.getpid()}-{tmp_path.name}"
-    places = {
-        "TRACKIO_DIR": everybodys,
-        "TRACKIO_PROJECT": project,
-        "WANDB_MODE": "offline",
-        "HOME": str(tmp_path),
-    }
+    places = {"WANDB_MODE": "offline", "HOME": str(tmp_path)}
     for name, value in places.items():
         monkeypatch.setenv(name, value)
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     return places
 
@@ -62,10 +54,8 @@ def worker_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 
 
-def shown(tracker: str, folder: Path, places: dict[str, str]):
+def shown(tracker: str, folder: Path):
     """The identities of the tracked runs, and (metric, step) -> values."""
-    if tracker == "trackio":
-        return trackio_rows(places["TRACKIO_PROJECT"])
     return {"wandb": wandb_rows, "mlflow": mlflow_rows}[tracker](folder)
 
 
@@ -86,16 +76,16 @@ def test_a_killed_and_resumed_run_is_one_run_with_each_step_once(tracker, tmp_pa
     try:
         named = folder / "trackers" / f"{tracker}.id"
         wait_for(
-            lambda: named.is_file() and any(step > 17 for _, step in shown(tracker, folder, own_places)[1]),
+            lambda: named.is_file() and any(step > 17 for _, step in shown(tracker, folder)[1]),
             [process],
             pause=0.5,
         )
     finally:
         kill([process])
-    seen = shown(tracker, folder, own_places)[0]
+    seen = shown(tracker, folder)[0]
     reached = list(read_metrics(folder / "metrics.jsonl"))[-1]["step"]
     report(folder, tracker, 15, reached + 10)  # the checkpoint was of step 15
-    names, values = shown(tracker, folder, own_places)
+    names, values = shown(tracker, folder)
     assert names == seen and len(names) == 1
     assert {key: len(found) for key, found in values.items()} == dict.fromkeys(expected(folder), 1)
     assert all(found == [step] for (name, step), found in values.items() if name == "loss/total")
@@ -108,10 +98,10 @@ def test_a_tracker_named_later_gets_the_whole_run_and_a_new_run_is_new(tracker, 
     folder = tmp_path / "run"
     report(folder, "tensorboard", 0, 10)
     report(folder, tracker, 10, 12)
-    first, values = shown(tracker, folder, own_places)
+    first, values = shown(tracker, folder)
     assert {step for name, step in values if name == "loss/total"} == set(range(1, 13))
     report(folder, tracker, 0, 3)
-    assert len(shown(tracker, folder, own_places)[0] - first) == 1
+    assert len(shown(tracker, folder)[0] - first) == 1
 
 
 @pytest.mark.full
@@ -199,7 +189,7 @@ def test_trackers_are_imported_by_those_who_use_them_only(tmp_path):
     code = (
         "import sys, pathlib; from pretrain.telemetry.run import Telemetry\n"
         "with Telemetry(pathlib.Path(sys.argv[1]), 10) as telemetry: telemetry.log(1, {'loss': 1.0})\n"
-        "print({'wandb', 'mlflow', 'trackio'} & set(sys.modules))"
+        "print({'wandb', 'mlflow'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, check=True

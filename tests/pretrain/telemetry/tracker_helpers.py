@@ -59,17 +59,3 @@ def mlflow_rows(folder: Path) -> tuple[set[str], dict[tuple[str, int], list[floa
             for metric in client.get_metric_history(run.info.run_id, name):
                 values.setdefault((name, metric.step), []).append(metric.value)
     return {run.info.run_id for run in runs}, values
-
-
-def trackio_rows(project: str) -> tuple[set[str], dict[tuple[str, int], list[float]]]:
-    """The same of the runs of a project in TRACKIO_DIR."""
-    from trackio.sqlite_storage import SQLiteStorage
-
-    names = set(SQLiteStorage.get_runs(project))
-    values: dict[tuple[str, int], list[float]] = {}
-    for run in names:
-        for row in SQLiteStorage.get_logs(project, run):
-            for name, value in row.items():
-                if name not in ("step", "timestamp"):
-                    values.setdefault((name, row["step"]), []).append(value)
-    return names, values

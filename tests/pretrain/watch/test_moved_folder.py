@@ -23,7 +23,7 @@ def remove(run: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "ranks, lose, track", [(2, rename, "tensorboard,trackio"), (1, remove, "tensorboard,wandb,mlflow")]
+    "ranks, lose, track", [(2, rename, "tensorboard,wandb"), (1, remove, "tensorboard,wandb,mlflow")]
 )
 def test_a_run_whose_folder_is_gone_stops(tiny_data, tmp_path, ranks, lose, track):
     for package in track.split(",")[1:]:
@@ -31,7 +31,7 @@ def test_a_run_whose_folder_is_gone_stops(tiny_data, tmp_path, ranks, lose, trac
     run = tmp_path / "run"
     flags = {"train__steps": 5000, "checkpoint__every": 5, "evaluate__every": 7, "track": track}
     words = command(tiny_data, run, **flags)
-    processes = start(words, ranks, WANDB_MODE="offline", TRACKIO_DIR=str(tmp_path / "trackio"))
+    processes = start(words, ranks, WANDB_MODE="offline")
     wait_for(lambda: (run / "checkpoints" / "latest").exists() and len(records(run)) > 12, processes)
     lose(run)
     said = "".join(outputs_of(processes, 120))

@@ -1,10 +1,8 @@
 """The runs of a sweep: their identity, sharing, errors."""
 
-import json
-
 from sweep_helpers import entries_of
 
-from pretrain.commands.sweep.runs import SweepPlan, identity, unequal_inputs
+from pretrain.commands.sweep.runs import SweepPlan, identity
 from pretrain.common.processes import failure_line
 
 
@@ -73,17 +71,6 @@ def test_rows_with_the_same_settings_share_a_run(tmp_path):
     folder.mkdir(parents=True)
     assert plan.runs_of(entries[1])[0].folder == folder
     assert folder.name.startswith("mean-seed1-")
-
-
-def test_runs_of_a_row_that_read_other_files_are_told_apart(tmp_path):
-    plan = SweepPlan(entries_of(tmp_path, rows={"a": {}}), [5, 6, 7], tmp_path)
-    runs = plan.runs_of(plan.entries[0])
-    for run, table in zip(runs, "xxy"):
-        assert unequal_inputs(runs) == []  # up to here they are the same
-        (run.folder / "report").mkdir(parents=True)
-        inputs = {"shards": "s", "synonyms": table} | ({"rules": "r"} if table == "x" else {})
-        (run.folder / "report" / "summary.json").write_text(json.dumps({"inputs": inputs}))
-    assert unequal_inputs(runs) == ["synonyms"]
 
 
 def test_the_failure_line_of_a_run_is_its_error(tmp_path):

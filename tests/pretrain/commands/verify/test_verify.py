@@ -358,28 +358,6 @@ def test_a_resume_refuses_other_views_on_all_ranks(tiny_data, whole, tmp_path):
     assert "its views have the hash" in said and "augmentation or masking" in said
 
 
-@pytest.mark.full
-def test_a_checkpoint_from_before_the_ledger_resumes(tiny_data, whole, tmp_path, capsys):
-    def edit(state):
-        del state["progress"]["ledger"], state["progress"]["rows"]
-
-    run = at_step_6(whole, tmp_path / "run", edit)
-    path = run / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [{k: v for k, v in row.items() if k != "link"} for row in rows if "config_sha256" not in row]
-    path.write_text("".join(json.dumps(row | {"ledger": None}) + "\n" for row in rows))
-    shutil.rmtree(run / "best")
-    for path in checkpoint_folder.candidates(run / "checkpoints")[1:]:
-        shutil.rmtree(path)
-    said = finish(start(command(tiny_data, run, **CLEAR, checkpoint__resume="auto")))
-    assert "is older than the ledger: batches are recorded from this step on" in said
-    assert {row["since"] for row in ledgers(run).values() if row} == {6}
-    capsys.readouterr()
-    assert verify(run) == 0
-    said = capsys.readouterr().out
-    assert "steps 1 to 6 have no record" in said and "steps 7 to 10: every batch is" in said
-
-
 def test_what_cannot_be_verified_is_one_error(whole, tmp_path):
     with pytest.raises(UserError, match="is not the folder of a run"):
         verify(tmp_path)

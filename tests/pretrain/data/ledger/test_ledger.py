@@ -11,8 +11,17 @@ from loader_helpers import write_folder
 from augment.core.keys import derive
 from augment.core.ragged import Ragged
 from pretrain.data.batch import RankBatch, View
-from pretrain.data.ledger import chain
-from pretrain.data.ledger.hashes import label_words, masking_words, sequence_words, sum_words, view_words
+from pretrain.data.ledger import (
+    KINDS,
+    begin_ledger,
+    extend_ledger,
+    label_words,
+    masking_words,
+    sequence_words,
+    sum_words,
+    sums_in_hexadecimal,
+    view_words,
+)
 from pretrain.data.masking import Masked
 from pretrain.step.plan import StepPlan
 
@@ -90,9 +99,9 @@ def test_the_chain_is_the_same_for_any_ranks_workers_and_starts(folder, world, w
         helpers.batches(folder, rank=rank, world_size=world, workers=workers, start_step=5)
         for rank in range(world)
     ]
-    links, expected = chain.begin(0), chain.begin(0)
+    links, expected = begin_ledger(0), begin_ledger(0)
     for step, sums in enumerate(whole):
-        expected = chain.extend(expected, sums)
+        expected = extend_ledger(expected, sums)
         if step >= 5:
             mine = [one[step - 5] for one in ranks]
             plans = [
@@ -105,15 +114,15 @@ def test_the_chain_is_the_same_for_any_ranks_workers_and_starts(folder, world, w
             merged = plans[0].merge(torch.stack([plan.to_tensor(most) for plan in plans]))
             assert merged.sums == sums
             sums = merged.sums
-        links = chain.extend(links, sums)
+        links = extend_ledger(links, sums)
     assert links == expected
-    assert links["last"] == chain.sums_in_hexadecimal(whole[-1])
+    assert links["last"] == sums_in_hexadecimal(whole[-1])
 
 
 def test_another_order_of_steps_is_another_chain():
-    links = chain.extend(chain.extend(chain.begin(0), (1, 2, 3, 4)), (5, 6, 7, 8))
-    turned = chain.extend(chain.extend(chain.begin(0), (5, 6, 7, 8)), (1, 2, 3, 4))
-    assert all(links[kind] != turned[kind] for kind in chain.KINDS)
+    links = extend_ledger(extend_ledger(begin_ledger(0), (1, 2, 3, 4)), (5, 6, 7, 8))
+    turned = extend_ledger(extend_ledger(begin_ledger(0), (5, 6, 7, 8)), (1, 2, 3, 4))
+    assert all(links[kind] != turned[kind] for kind in KINDS)
 
 
 def test_each_part_of_a_view_counts():

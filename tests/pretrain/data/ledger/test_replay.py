@@ -11,8 +11,7 @@ from pretrain.commands.verify.replay import Replay
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.lanes import MixedLanes
-from pretrain.data.ledger import chain
-from pretrain.data.ledger.hashes import sum_words
+from pretrain.data.ledger import begin_ledger, extend_ledger, sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 
@@ -103,9 +102,9 @@ def test_steps_that_a_run_has_jumped_over_are_not_replayed(folder):
     read = batches(folder, jumps=jumps)
     there = [step for step in range(25) if not any(first <= step < stop for first, stop in jumps)]
     assert [batch.step for batch in read] == there
-    links = chain.begin(0)
+    links = begin_ledger(0)
     for batch in read:
-        links = chain.extend(links, sum_words(batch.words))
+        links = extend_ledger(links, sum_words(batch.words))
     sums = list(replay_of(folder, jumped=jumps).sums(0, 25))
     assert [step for step, _ in sums] == there
     record = LedgerRecord(25, "row", links)

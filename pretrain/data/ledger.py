@@ -1,4 +1,4 @@
-"""Hash every sequence of a batch, and what was made of it, so that the sums of a step say what it has read.
+"""The ledger of a run: hashes of all batches, chained, so that the last link says what every step has read.
 
 A sequence gives four 64-bit words: two of the sequence (its number and its tokens as on disk) and two of its
 views (tokens and positions of every masking; tokens, source and presence of every role; labels). A step's sum
@@ -12,9 +12,20 @@ choose some whose sums agree.
 
 Everything hashed is an integer of a fixed type (ids uint64, tokens int32), and every operation is one modulo
 2^64, so that the words do not depend on numpy's version, the byte order or the machine.
+
+A ledger is plain JSON, part of `Progress` and so of every checkpoint; rows of metrics.jsonl have its links:
+
+    {"since": 0, "sequences": "9f0c...", "views": "41d2...", "last": {"sequences": "...", "views": "..."}}
+
+since: the step from which on batches are recorded. sequences, views: the links, 128 bits each in hexadecimal:
+link s = BLAKE2b(link s - 1, sum of step s), and the first follows a constant. last: the sums of the last
+step, by which a resume tells whether it reads what the run has read.
 """
 
-from collections.abc import Sequence
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +38,13 @@ COLUMNS = 4
 
 NO_WORDS = np.empty((0, COLUMNS), np.uint64)
 """The words of a batch that nobody hashed."""
+
+KINDS = ("sequences", "views")
+"""What is hashed of a batch: its sequences as on disk, and what augmentation and masking made of them."""
+
+_START = hashlib.blake2b(b"ledger of batches, 1", digest_size=16).hexdigest()
+
+Ledger = dict[str, Any]
 
 
 def sequence_words(ids: np.ndarray, identities: np.ndarray) -> np.ndarray:
@@ -79,3 +97,35 @@ def batch_words(of_sequences: np.ndarray, of_views: Sequence[np.ndarray]) -> np.
 def sum_words(words: np.ndarray) -> tuple[int, ...]:
     """Add the words of a step's sequences, uint64[n, k], modulo 2^64; as k signed 64-bit numbers."""
     return tuple(words.sum(axis=0, dtype=np.uint64).view(np.int64).tolist())
+
+
+def begin_ledger(step: int) -> Ledger:
+    """Return the ledger of a run that records its batches from `step` on."""
+    return {"since": step, **dict.fromkeys(KINDS, _START), "last": {}}
+
+
+def extend_ledger(ledger: Mapping[str, Any], sums: Sequence[int]) -> Ledger:
+    """Return the ledger after one more step.
+
+    sums: four signed 64-bit numbers of the step (`sum_words`) over the global batch.
+
+    >>> ledger = extend_ledger(begin_ledger(0), [1, 2, 3, -4])
+    >>> ledger["last"]["views"]
+    '0300000000000000fcffffffffffffff'
+    >>> extend_ledger(ledger, [1, 2, 3, -4])["sequences"] == ledger["sequences"]
+    False
+    """
+    last = sums_in_hexadecimal(sums)
+    links = {
+        kind: hashlib.blake2b(bytes.fromhex(ledger[kind] + last[kind]), digest_size=16).hexdigest()
+        for kind in KINDS
+    }
+    return {"since": ledger["since"], **links, "last": last}
+
+
+def sums_in_hexadecimal(sums: Sequence[int]) -> dict[str, str]:
+    """Return the sums of a step, four signed 64-bit numbers, as 128 bits a kind, low word first."""
+    return {
+        kind: struct.pack("<2q", *sums[2 * number : 2 * number + 2]).hex()
+        for number, kind in enumerate(KINDS)
+    }
