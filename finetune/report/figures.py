@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 
@@ -74,10 +75,16 @@ def draw_curves(systems: Sequence[System], names: Sequence[str] | None = None) -
 
 
 def geometry_rows(rows: Sequence[SystemRow]) -> list[tuple[str, Evaluation]]:
-    """Return (label, evaluation) of the first member of every row that has a geometry."""
+    """Return (label, evaluation) of the first member of every row that has a geometry, labelled or not."""
     found: dict[str, Evaluation] = {}
     for row in rows:
         for member in row.system.members:
-            if ("geometry", row.pooling) in member.evaluations:
-                found.setdefault(row.label, member.evaluations["geometry", row.pooling])
+            parts = [
+                evaluation
+                for (name, pooling), evaluation in member.evaluations.items()
+                if name.split("-")[0] == "geometry" and pooling == row.pooling
+            ]
+            if parts:
+                tasks = {task: result for part in parts for task, result in part.tasks.items()}
+                found.setdefault(row.label, replace(parts[0], tasks=tasks))
     return list(found.items())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.intents import layers
-from finetune.intents.layers import BATCH, fit, mini_batches, samples
+from finetune import intent_layers as layers
+from finetune.intent_layers import BATCH, fit, mini_batches, samples
 from finetune.senteval.classifier import Rows, initial_weights
 
 

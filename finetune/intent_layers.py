@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.intents.sets import BATCH, LEARNING_RATE, SEED, SPLITS
+from finetune.intents import BATCH, LEARNING_RATE, SEED, SPLITS
 from finetune.senteval.classifier import Rows, initial_weights
 
 
