@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from finetune import intent_layers as layers
-from finetune.intent_layers import BATCH, fit, mini_batches, samples
+from finetune import intents as layers
+from finetune.intents import BATCH, fit, mini_batches, samples
 from finetune.senteval.classifier import Rows, initial_weights
 
 
