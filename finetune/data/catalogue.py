@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune import anli, clustering, intents, nli_distance, zh_sts
+from finetune import anli, clustering, nli_distance, zh_sts
 from finetune.encoders.source import reach_hub
+from finetune.intents import sets as intents
 from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue
 from finetune.tuning.tasks import NLI, TASKS, ZERO_ONE, GlueTask

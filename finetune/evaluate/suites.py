@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.pretrained import hub_fault
-from finetune import anli, clustering, intents, mteb_english, nanobeir, nli_distance, zh_sts
+from finetune import anli, clustering, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.encoders.source import ModelSource, kind_of, names_function
+from finetune.intents import sets as intents
 from finetune.results import Evaluation, read
 from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue

@@ -141,13 +141,11 @@ class AugmentedSentences:
             view.vectors[which] = self.embed(rows.take(which), written)
         return view
 
-    def text(self, row: np.ndarray) -> str:
-        """Return a row of tokens as text, without [CLS] and [SEP]."""
-        return self.tokenizer.decode(row[1:-1].tolist()).strip()
-
     def text_of(self, view: AugmentedView, number: int) -> str:
-        """Return a sentence as an augmentation wrote it: its text, or else its tokens decoded."""
-        return view.texts[number] if number in view.texts else self.text(view.rows[number])
+        """Return a sentence as an augmentation wrote it: its text, or else its tokens without their ends."""
+        if number in view.texts:
+            return view.texts[number]
+        return self.tokenizer.decode(view.rows[number][1:-1].tolist()).strip()
 
     def pair(self, view: AugmentedView, number: int) -> tuple[str, str]:
         """Return a sentence before and after, without special tokens where tokens were changed."""

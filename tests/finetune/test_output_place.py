@@ -19,7 +19,7 @@ COMMANDS = {
     "sts": "main",
     "zh_sts": "main",
     "clustering": "main",
-    "intents": "main",
+    "intents.__main__": "main",
     "cola_probe": "main",
     "nli_distance": "main",
     "anli": "main",

@@ -22,7 +22,7 @@ from suite_command import evaluate
 from finetune.evaluate import suites
 from finetune.evaluate.__main__ import seconds_of
 from finetune.evaluate.suites import SUITES, EvaluationJob, EvaluationRecord
-from finetune.intents import main as intents
+from finetune.intents.__main__ import main as intents
 from finetune.results import Evaluation, read, write
 from finetune.sts import main as sts
 from pretrain.api import Run
@@ -303,7 +303,7 @@ def test_files_written_side_by_side_hold_all_tasks(tmp_path):
     """Four processes write a task each into one file; none is lost."""
     code = """
 import sys
-from finetune.intents import main as intents
+from finetune.intents.__main__ import main as intents
 from finetune.results import Evaluation, write
 one = Evaluation("intents", "m", "mean", None, "p", source="w")
 one.add(sys.argv[2], "accuracy", {"accuracy": 1.0})

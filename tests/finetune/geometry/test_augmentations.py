@@ -22,7 +22,7 @@ def test_vectors_of_tokens_are_those_of_text(folder):
     np.testing.assert_allclose(augmented.vectors, model.encode(texts), atol=1e-6)
     view = augmented.view("del-span")
     # whole words: text and tokens agree
-    again = model.encode([augmented.text(view.rows[n]) for n in range(len(texts))])
+    again = model.encode([augmented.text_of(view, n) for n in range(len(texts))])
     np.testing.assert_allclose(view.vectors, again, atol=1e-5)
 
 
@@ -44,6 +44,6 @@ def test_a_function_gets_its_augmentations_as_text():
     augmented = AugmentedSentences(open_model(letters), sentences(15))
     view = augmented.view("crop:rate=0.5")
     assert view.name == "crop:rate=0.5"
-    np.testing.assert_allclose(view.vectors, letters([augmented.text(view.rows[n]) for n in range(15)]))
+    np.testing.assert_allclose(view.vectors, letters([augmented.text_of(view, n) for n in range(15)]))
     with pytest.raises(AugmentationError, match="did you mean 'reorder'"):
         augmented.view("reoder")

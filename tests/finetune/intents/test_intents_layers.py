@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from finetune import intents as layers
-from finetune.intents import BATCH, fit, mini_batches, samples
+from finetune.intents import layers
+from finetune.intents.layers import BATCH, fit, mini_batches, samples
 from finetune.senteval.classifier import Rows, initial_weights
 
 

@@ -3,7 +3,7 @@
 from intent_files import layout
 from real_data import needs_data
 
-from finetune.intents import SETS, read
+from finetune.intents.sets import SETS, read
 
 
 def test_every_format_is_read(tmp_path):

@@ -66,7 +66,7 @@ def test_every_published_figure_stands_in_its_paper():
         ("clustering", "finetune.clustering", lambda m: set(m.SETS)),
         (
             "intents",
-            "finetune.intents",
+            "finetune.intents.sets",
             lambda m: {f"{name}-{k}" for name in m.SETS for k in (5, 10, 20)},
         ),
         ("anli", "finetune.anli", lambda m: {*m.ROUNDS, "all"}),
