@@ -129,7 +129,8 @@ def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Eval
     """Compare the vectors of a task's texts."""
     count, decided = len(found.premises), int(found.contradicts.sum())
     vectors = model.encode([*found.premises, *found.entailed, *found.not_entailed])
-    result, nearer = scores(*np.split(vectors, 3), found.contradicts)
+    premises, entailed, not_entailed = np.split(vectors, 3)
+    result, nearer = scores(premises, entailed, not_entailed, found.contradicts)
     details = {
         "comparisons": count,
         "with_contradiction": decided,
