@@ -28,8 +28,7 @@ from finetune.results import Evaluation, TaskResult, folder_for, sample_std, tab
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
 from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, until_stopped
 from finetune.tuning.tasks import NLI, LabelledExamples, load
-from pretrain.benchmarks.files import data_root, find, json_rows
-from pretrain.benchmarks.sets import DataSet
+from pretrain.benchmarks.files import DataSet, data_root, find, json_rows
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
@@ -54,6 +53,7 @@ class Corpus:
 
     name: str
     places: tuple[str, ...]
+    """Patterns below the data folder, the first of which that a file has counts."""
     size: int
     weight: int
     keys: tuple[str, str, str]
@@ -64,22 +64,10 @@ KEYS = ("context", "hypothesis", "label")
 """Of ANLI's own files."""
 _STANFORD = ("sentence1", "sentence2", "gold_label")
 TRAINING = (
-    Corpus("SNLI", ("NLI/snli_1.0/snli_1.0_train.jsonl", "NLI/snli_1.0_train.jsonl"), 549367, 1, _STANFORD),
-    Corpus(
-        "MNLI",
-        ("NLI/multinli_1.0/multinli_1.0_train.jsonl", "NLI/multinli_1.0_train.jsonl", "GLUE/MNLI/train.tsv"),
-        392702,
-        1,
-        _STANFORD,
-    ),
+    Corpus("SNLI", ("NLI/**/snli_1.0_train.jsonl",), 549367, 1, _STANFORD),
+    Corpus("MNLI", ("NLI/**/multinli_1.0_train.jsonl", "GLUE/MNLI/train.tsv"), 392702, 1, _STANFORD),
     # In FEVER-NLI's files the claim to be verified is called the query.
-    Corpus(
-        "FEVER",
-        ("NLI/nli_fever/train_fitems.jsonl", "NLI/train_fitems.jsonl"),
-        208346,
-        1,
-        ("context", "query", "label"),
-    ),
+    Corpus("FEVER", ("NLI/**/train_fitems.jsonl",), 208346, 1, ("context", "query", "label")),
     Corpus("ANLI R1", ("ANLI/R1/train.jsonl",), 16946, 10, KEYS),
     Corpus("ANLI R2", ("ANLI/R2/train.jsonl",), 45460, 20, KEYS),
     Corpus("ANLI R3", ("ANLI/R3/train.jsonl",), 100459, 10, KEYS),
@@ -145,11 +133,10 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
     train: dict[str, LabelledExamples] = {}
     missing = []
     for corpus in TRAINING:
-        paths = [root / place for place in corpus.places if (root / place).is_file()]
-        if not paths:
+        path = next((path for place in corpus.places for path in sorted(root.glob(place))), None)
+        if path is None:
             missing.append(corpus.name)
             continue
-        path = paths[0]
         rows = load("MNLI", data).splits["train"] if path.suffix == ".tsv" else read_jsonl(path, corpus.keys)
         if len(rows) != corpus.size:
             notes.append(f"{corpus.name}: {len(rows):,} training examples here, {corpus.size:,} as published")

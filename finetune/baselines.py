@@ -1,11 +1,9 @@
-"""Make baselines without training, which a trained encoder must beat, for sentence-transformers to load.
+"""Make a baseline without training, which a trained encoder must beat, for sentence-transformers to load.
 
-    clearly baselines averaged MODEL --out FOLDER                   mean of input word vectors
     clearly baselines whitening MODEL --source TEXT --out FOLDER    sentence vectors, whitened
 
-The first is one vector a token of the vocabulary, and the mean of them is the sentence's. Whitening (Su and
-others 2021) is a linear map of a model's vectors after which, over the sentences that it was fitted on, their
-mean is 0 and their covariance the identity.
+Whitening (Su and others 2021) is a linear map of a model's vectors after which, over the sentences that it
+was fitted on, their mean is 0 and their covariance the identity.
 """
 
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from augment.core.pretrained import pretrained
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.encoders.padded import open_padded, open_sentence_transformer
 from finetune.encoders.source import OWN_MODULES, ModelSource, names_function, resolve
@@ -24,28 +21,8 @@ from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, library_errors, make_folder, put_in_place, remove_tree
 
-
-def averaged_vectors(source: ModelSource) -> np.ndarray:
-    """Return the input word vectors of a model, float32[V, d]."""
-    from finetune.encoders.embed import load_model
-
-    encoder, _ = load_model(source)
-    return encoder.lm.get_input_embeddings().weight.detach().float().cpu().numpy()
-
-
-def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> None:
-    """Write a sentence-transformers folder whose sentence vector is the mean of its tokens' `vectors`."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from transformers import AutoTokenizer
-
-    tokenizer = pretrained(AutoTokenizer, tokenizer_folder)
-    tokenizer.backend_tokenizer.no_truncation()
-    rows = torch.zeros(max(len(tokenizer), len(vectors)), vectors.shape[1])
-    rows[: len(vectors)] = torch.from_numpy(vectors)
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, rows)], device="cpu")
-    _write(model, Path(out))
+SPECTRUM_FLOOR = 1e-6
+"""A singular value below this share of the largest is the rounding of a float32 encoder, and counts as 0."""
 
 
 def _write(model: Any, out: Path) -> None:
@@ -71,8 +48,6 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
     W = U diag(1 / sqrt(s)), its first `dimensions` columns (0: all that vary), where U diag(s) U' is the
     covariance, s falling; b = -mean W.
     """
-    from finetune.geometry.measures import SPECTRUM_FLOOR
-
     mean = vectors.mean(0, dtype=np.float64)
     covariance = np.zeros((len(mean), len(mean)))
     for start in range(0, len(vectors), 8192):  # not a float64 copy of them all
@@ -119,19 +94,6 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
 Dimensions = Annotated[int, Field(ge=2)]
 
 
-def averaged(model: Model, *, out: str) -> int:
-    """Make a folder of a model's input word vectors, of which a sentence's vector is the mean.
-
-    Args:
-        out: folder to write; evaluate it like any model: clearly senteval OUT.
-    """
-    found = _resolve(model, out)
-    vectors = averaged_vectors(found)
-    save(vectors, found.location, out)
-    print(f"averaged: {vectors.shape[0]:,} tokens x {vectors.shape[1]} in {out}")
-    return 0
-
-
 def whiten(
     model: Model,
     *,
@@ -152,7 +114,9 @@ def whiten(
     """
     from finetune.encoders.embed import POOLER
 
-    found = model if names_function(model) else _resolve(model, out)
+    found = model if names_function(model) else resolve(model)
+    if isinstance(found, ModelSource) and Path(out).resolve() == Path(found.location).resolve():
+        raise UserError(f"--out {out} is the model's own folder; name another")
     # before the model: a missing file should not cost the loading
     texts = evenly_spaced(read_sentences(Path(source), "source"), sentences)
     opened = open_model(found, pooling)
@@ -167,13 +131,5 @@ def whiten(
     return 0
 
 
-def _resolve(model: str, out: str) -> ModelSource:
-    """Find a model; raises UserError if `out` is its own folder."""
-    found = resolve(model)
-    if Path(out).resolve() == Path(found.location).resolve():
-        raise UserError(f"--out {out} is the model's own folder; name another")
-    return found
-
-
 if __name__ == "__main__":
-    cli.run(averaged=averaged, whitening=whiten)
+    cli.run(whitening=whiten)

@@ -19,8 +19,7 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation, TaskResult, sample_std
-from pretrain.benchmarks.files import csv_columns, find
-from pretrain.benchmarks.sets import DataSet
+from pretrain.benchmarks.files import DataSet, csv_columns, find
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -50,6 +49,11 @@ class LabelledTexts:
     texts: list[str]
     labels: np.ndarray
     classes: int
+
+    @property
+    def filled(self) -> list[str]:
+        """The texts, EMPTY for those of white space alone."""
+        return [text if text.strip() else EMPTY for text in self.texts]
 
 
 def read(path: Path) -> LabelledTexts:
@@ -157,7 +161,7 @@ def trials(
 
 def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Evaluation) -> str:
     """Cluster a set; figures are means over the trials."""
-    vectors = model.encode([text if text.strip() else EMPTY for text in texts.texts])
+    vectors = model.encode(texts.filled)
     each = trials(vectors, texts)
     mean = {metric: float(np.mean([one[metric] for one in each])) for metric in METRICS}
     std = {metric: sample_std([one[metric] for one in each]) for metric in METRICS}

@@ -20,18 +20,13 @@ from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
 from finetune.tuning.tasks import TASKS, LabelledExamples, read_split
-from pretrain.benchmarks.files import find, locate
+from pretrain.benchmarks.files import find
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 SIZES = {"train": 8551, "dev": 1043}
 INVERSE_PENALTY = 2.0
 ITERATIONS = 1000
-
-
-def files(task: str, root: Path) -> list[Path]:
-    """Return the files that the probe reads."""
-    return [locate(root, f"GLUE/CoLA/{part}.tsv") for part in SIZES]
 
 
 def read(part: str, data: str | Path | None = None) -> LabelledExamples:

@@ -16,6 +16,7 @@ are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEI
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,14 @@ from pretrain.common.errors import UserError
 
 FOLDER = "NanoBEIR"
 PARTS = ("corpus", "queries", "qrels")
-ENDINGS = (".parquet", ".jsonl", ".tsv")
+PLACES = (
+    "{name}/{part}/test*",  # of BEIR's splits of qrels, test alone
+    "{name}/{part}/*.parquet",
+    "{name}/{part}.parquet",
+    "{name}/{part}.jsonl",
+    "{part}/{name}-*-of-*.parquet",
+)
+"""Where a part of a set lies below the folder of all sets: the first pattern with files."""
 THIRTEEN = (
     "NanoArguAna",
     "NanoClimateFEVER",
@@ -115,17 +123,8 @@ def files(name: str, root: Path) -> list[Path]:
 
 def part_files(folder: Path, part: str) -> list[Path]:
     """Return the files of a part ("corpus", "queries", "qrels") of the set in `folder`; none if it lacks."""
-    inside = [sorted((folder / part).glob(f"*{ending}")) for ending in ENDINGS]
-    for found in (
-        # of BEIR's splits, test alone
-        *([path for path in found if path.stem.startswith("test")] for found in inside if part == "qrels"),
-        *inside[:2],
-        [path for ending in ENDINGS if (path := folder / f"{part}{ending}").is_file()][:1],
-        sorted((folder.parent / part).glob(f"{folder.name}-*-of-*.parquet")),
-    ):
-        if found:
-            return found
-    return []
+    patterns = (pattern.format(name=escape(folder.name), part=part) for pattern in PLACES)
+    return next((found for pattern in patterns if (found := sorted(folder.parent.glob(pattern)))), [])
 
 
 def lacking(folder: Path) -> str:

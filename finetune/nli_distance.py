@@ -13,7 +13,7 @@ cosine), `as_coded` as in the code. A tie is not nearer.
     triplets  SimCSE's csv file of premise, entailment, contradiction; without it, the smaller one from SNLI
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,8 +24,7 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
-from pretrain.benchmarks.files import csv_columns, data_root, json_rows, lines, locate
-from pretrain.benchmarks.sets import DataSet
+from pretrain.benchmarks.files import DataSet, csv_columns, data_root, json_rows, lines, locate, require
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -105,39 +104,38 @@ def load(name: str, data: str | Path | None = None) -> Comparisons:
 
 def scores(
     premises: np.ndarray, entailed: np.ndarray, not_entailed: np.ndarray, contradicts: np.ndarray
-) -> dict[str, float]:
-    """Return shares (%) and mean similarities of vectors float32[P, d]; a zero vector's cosines are 0."""
-    near, far = (cosines(premises, side) for side in (entailed, not_entailed))
-    dots = [np.einsum("pd,pd->p", premises.astype(np.float64), side) for side in (entailed, not_entailed)]
-    return {
-        "entailment_nearer": 100 * float((near > far)[contradicts].mean()),
+) -> tuple[dict[str, float], np.ndarray]:
+    """Return shares (%) and mean similarities of vectors float32[P, d]; a zero vector's cosines are 0.
+
+    And, of the comparisons with a contradiction, whether the entailed hypothesis is nearer: bool.
+    """
+    sides = [side.astype(np.float64) for side in (premises, entailed, not_entailed)]
+    dots = [np.einsum("pd,pd->p", sides[0], side) for side in sides[1:]]
+    norms = [np.linalg.norm(side, axis=1) for side in sides]
+    lengths = [norms[0] * norm for norm in norms[1:]]
+    near, far = (dot / np.where(length == 0, 1.0, length) for dot, length in zip(dots, lengths))
+    nearer = near > far
+    figures = {
+        "entailment_nearer": 100 * float(nearer[contradicts].mean()),
         "as_coded": 100 * float((dots[0] > dots[1]).mean()),
-        "entailment_nearer_than_all": 100 * float((near > far).mean()),
+        "entailment_nearer_than_all": 100 * float(nearer.mean()),
         "entailment_similarity": float(near[contradicts].mean()),
         "contradiction_similarity": float(far[contradicts].mean()),
     }
-
-
-def cosines(premises: np.ndarray, not_entailed: np.ndarray) -> np.ndarray:
-    """Return the cosine of each premise float32[P, d] with its other text, float64[P]; 0 of a zero vector."""
-    dots = np.einsum("pd,pd->p", premises.astype(np.float64), not_entailed)
-    norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, not_entailed)]
-    lengths = norms[0] * norms[1]
-    return dots / np.where(lengths == 0, 1.0, lengths)
+    return figures, nearer[contradicts]
 
 
 def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Evaluation) -> str:
     """Compare the vectors of a task's texts."""
     count, decided = len(found.premises), int(found.contradicts.sum())
     vectors = model.encode([*found.premises, *found.entailed, *found.not_entailed])
-    sides = vectors[:count], vectors[count : 2 * count], vectors[2 * count :]
-    result = scores(*sides, found.contradicts)
+    premises, entailed, not_entailed = np.split(vectors, 3)
+    result, nearer = scores(premises, entailed, not_entailed, found.contradicts)
     details = {
         "comparisons": count,
         "with_contradiction": decided,
         "premises": len(set(found.premises)),
     }
-    nearer = (cosines(sides[0], sides[1]) > cosines(sides[0], sides[2]))[found.contradicts]
     data = examples_digest([*found.premises, *found.entailed], found.not_entailed, found.contradicts)
     answers = Answers.of(nearer, np.ones_like(nearer), "accuracy", data)
     evaluation.add(name, "entailment_nearer", result, answers=answers, **details)
@@ -162,13 +160,10 @@ def files(name: str, root: Path) -> list[Path]:
     return [train] if train.is_file() else not_entailed
 
 
-def find_files(name: str, data: str | Path | None) -> list[Path]:
+def find_files(name: str, data: str | Path | None) -> Sequence[Path]:
     """Return the files of a task; a UserError says which is not there."""
     root = data_root(data)
-    paths = files(name, root)
-    if absent := [path for path in paths if not path.is_file()]:
-        raise UserError(f"{absent[0]} is not there; `clearly benchmarks check {root}` says where to get it")
-    return paths
+    return require(files(name, root), root)
 
 
 def read_triplets(path: Path) -> list[tuple[str, str, str]]:

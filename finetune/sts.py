@@ -24,8 +24,7 @@ from finetune.answers import Answers
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, VectorPrecision
 from finetune.results import Evaluation, folder_for, write
-from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator, StsResults
-from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS
+from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, PairScores, StsEvaluator, StsResults
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 

@@ -15,10 +15,8 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
-from pretrain.benchmarks.files import find, lines
-from pretrain.benchmarks.sets import DataSet
-from pretrain.benchmarks.sts_scores import score_task, task_cosines
-from pretrain.benchmarks.sts_tasks import Pairs, distinct_sentences
+from pretrain.benchmarks.files import DataSet, find, lines
+from pretrain.benchmarks.sts_tasks import Pairs, distinct_sentences, score_task, task_cosines
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 

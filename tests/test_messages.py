@@ -100,7 +100,7 @@ def test_the_commands_of_messages_are_there_with_their_flags(package):
 @pytest.mark.parametrize(
     "message,fault",
     [
-        ("the same command without --gather makes them", "finetune.glue.command: there is no --gather"),
+        ("the same command without --gather makes them", "finetune.glue: there is no --gather"),
         ("see python -m finetune.nothing", "finetune.nothing: no such command"),
         ("clearly evaluate RUN makes some", "clearly_evaluate: no such command"),
         ("`python -m finetune.data chek DIR` lists all", "finetune.data has no chek"),
@@ -108,7 +108,7 @@ def test_the_commands_of_messages_are_there_with_their_flags(package):
     ],
 )
 def test_a_wrong_command_is_found(message, fault):
-    assert faults(message, ROOT / "finetune/glue/command.py") == [fault]
+    assert faults(message, ROOT / "finetune/glue/__main__.py") == [fault]
 
 
 def test_what_a_message_is(tmp_path):

@@ -26,8 +26,7 @@ from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue
 from finetune.tuning.tasks import NLI, TASKS, ZERO_ONE, GlueTask
 from pretrain.benchmarks import sts_tasks as sts
-from pretrain.benchmarks.files import known_name, locate
-from pretrain.benchmarks.sets import DataSet
+from pretrain.benchmarks.files import DataSet, known_name, locate
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 
@@ -134,15 +133,19 @@ def _cell(value: Any) -> str:
     return re.sub(r"[\t\r\n]", " ", str(value))
 
 
-def _csv_line(cells: Iterable[str]) -> str:
+def _csv_line(cells: Iterable[Any]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerow(cells)
     return stream.getvalue()[:-1]
 
 
-def _csv(path: str, columns: Mapping[str, str]) -> File:
-    """Return a csv file. columns: title -> column on the hub."""
-    return File(path, lambda _, row: _csv_line(row[name] for name in columns.values()), _csv_line(columns))
+def _tsv_line(cells: Iterable[Any]) -> str:
+    return "\t".join(map(_cell, cells))
+
+
+def _table(path: str, columns: Mapping[str, str], line: Callable[[Iterable[Any]], str]) -> File:
+    """Return a file with a header. columns: title -> column on the hub; line: of cells."""
+    return File(path, lambda _, row: line(row[name] for name in columns.values()), line(columns))
 
 
 def _jsonl(path: str, content: Callable[[Row], dict[str, Any]]) -> File:
@@ -161,20 +164,13 @@ def _glue(task: GlueTask) -> HubSet:
             line = lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}"  # noqa: E731
             splits[split] = File(task.file(split), line)
         else:
-            splits[split] = _tsv(task.file(split), columns)
+            splits[split] = _table(task.file(split), columns, _tsv_line)
     return HubSet(
         "nyu-mll/glue",
         {split.replace("dev", "validation"): (file,) for split, file in splits.items()},
         ["idx", *texts.values(), *(["label"] if task.name != "AX" else [])],
         {} if task.labels in ((), ZERO_ONE) else {"label": task.labels},
         task.name.lower().replace("-", ""),
-    )
-
-
-def _tsv(path: str, columns: Mapping[str, str]) -> File:
-    """Return a tsv file. columns: title -> column on the hub."""
-    return File(
-        path, lambda _, row: "\t".join(_cell(row[name]) for name in columns.values()), "\t".join(columns)
     )
 
 
@@ -199,16 +195,14 @@ _GLUE_TEXTS = {"MRPC": ("sentence1", "sentence2")} | dict.fromkeys(("MNLI", "AX"
 _TRAIN_DEV_TEST = {"train": "train", "validation": "dev", "test": "test"}
 _NLI = ("premise", "hypothesis", "label")
 _TRIPLET = ("sent0", "sent1", "hard_neg")
+_BANKING = {"text": "text", "category": "label_text"}
 
 HUB: dict[str, HubSet] = {
     **{f"GLUE/{name}": _glue(task) for name, task in TASKS.items()},
     "intents/BANKING77": HubSet(
         "mteb/banking77",
-        {
-            part: (_csv(f"intents/BANKING77/{part}.csv", {"text": "text", "category": "label_text"}),)
-            for part in ("train", "test")
-        },
-        ("text", "label_text"),
+        {part: (_table(f"intents/BANKING77/{part}.csv", _BANKING, _csv_line),) for part in ("train", "test")},
+        _BANKING.values(),
     ),
     **{
         f"ANLI/R{number}": HubSet(
@@ -221,7 +215,7 @@ HUB: dict[str, HubSet] = {
     },
     "NLI/SimCSE": HubSet(
         "princeton-nlp/datasets-for-simcse",
-        {"train": (_csv("NLI/nli_for_simcse.csv", dict(zip(_TRIPLET, _TRIPLET))),)},
+        {"train": (_table("NLI/nli_for_simcse.csv", dict(zip(_TRIPLET, _TRIPLET)), _csv_line),)},
         _TRIPLET,
         data_files="nli_for_simcse.csv",
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.pretrained import hub_fault
-from finetune import anli, clustering, cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
+from finetune import anli, clustering, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.encoders.source import ModelSource, kind_of, names_function
 from finetune.intents import sets as intents
 from finetune.results import Evaluation, read
@@ -29,7 +29,6 @@ _GEOMETRY = {  # measure: its figures, of which another text or augmentation has
     "sts": ("alignment", "uniformity", "isotropy"),
     "neighbourhood": ("neighbourhood/stackoverflow",),
     "nli": ("nli",),
-    "isomorphism": ("isomorphism/NLI A-E", "isomorphism/NLI A-C", "isomorphism/NLI E-C"),
     "augmentation": ("augmentation/reorder",),
 }
 NOT_THERE = " is not there"
@@ -37,13 +36,12 @@ _hub_fault = cache(hub_fault)
 
 
 def _geometry_files(measure: str, root: Path) -> list[Path]:
-    """Return the files that a measure of geometry reads; of isomorphism ANLI's only where they are there."""
+    """Return the files that a measure of geometry reads."""
     if measure == "neighbourhood":
         return clustering.files("stackoverflow", root)
     if measure in ("sts", "augmentation"):
         return [file for task in ("STS-B", "STS-B-dev") for file in sts.files(task, root)]
-    anli_files = nli_distance.files("ANLI", root) if measure == "isomorphism" else []
-    return [*nli_distance.files("triplets", root), *filter(Path.is_file, anli_files)]
+    return nli_distance.files("triplets", root)
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ COMMANDS = {
     "clustering": Command(clustering.files),
     "intents": Command(intents.files, figures=lambda task: [f"{task}-{shots}" for shots in intents.SHOTS]),
     "nanobeir": Command(nanobeir.files),
-    "cola_probe": Command(cola_probe.files, flag=""),
+    "cola_probe": Command(glue.files, flag=""),
     "nli_distance": Command(nli_distance.files),
     "zh_sts": Command(zh_sts.files),
     "geometry": Command(_geometry_files, "--measure", _GEOMETRY.__getitem__, takes_precision=False),

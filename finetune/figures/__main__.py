@@ -4,10 +4,7 @@
 rows have not been evaluated is not drawn.
 
     lines         a column by what a row is `at`, a line a system (VaSCL, figures 3 and 4; SDA, figure 5)
-    dots          a column by row, two kinds of rows in two colours (AugCSE, figure 6)
-    correlations  Pearson's, between columns, over rows (AugCSE, figure 7)
-    nli           distances of premises to entailed and contradicting hypotheses (VaSCL, figure 2b)
-    differences   every row less the baseline, with its interval
+    differences   every row less the baseline, with its interval (AugCSE, figure 6)
 """
 
 import json
@@ -25,8 +22,8 @@ def draw(folder: Path) -> None:
     Args:
         folder: of the sweep's table: runs/sweeps/NAME.
     """
-    from finetune.figures.drawing import NotThere, to_png
-    from finetune.figures.tables import DRAWERS
+    from finetune.figures.drawing import to_png
+    from finetune.figures.tables import DRAWERS, NotThere
 
     path = folder / "results.json"
     if not path.is_file():

@@ -38,10 +38,6 @@ mpl.rcParams.update(
 )
 
 
-class NotThere(Exception):
-    """A figure cannot be drawn yet; the message says why."""
-
-
 @dataclass(frozen=True)
 class Line:
     """A line of a panel. Without xs it is level, at ys[0]; spread: half a bar's height at each point."""
@@ -57,14 +53,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Dot:
-    """A value in a row of a panel, with its interval; an open one cannot be told from the baseline."""
+    """A value in a row of a panel, with its interval."""
 
     row: float
     value: float
     low: float
     high: float
     colour: str
-    open: bool = False
 
 
 def colour(number: int) -> str:
@@ -100,8 +95,7 @@ def draw_dots(
     for number, (axis, (title, dots)) in enumerate(zip(axes, panels.items(), strict=True)):
         for dot in dots:
             axis.plot([dot.low, dot.high], [dot.row, dot.row], color=dot.colour, linewidth=1.2)
-            face = "white" if dot.open else dot.colour
-            axis.plot(dot.value, dot.row, color=dot.colour, marker="o", markersize=4, mfc=face)
+            axis.plot(dot.value, dot.row, color=dot.colour, marker="o", markersize=4)
         if zero:
             axis.axvline(0, color=GREY, linewidth=0.8)
         axis.set_yticks(range(len(names)), names if number % ACROSS == 0 else [""] * len(names))

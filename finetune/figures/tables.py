@@ -1,32 +1,17 @@
-"""Draw what the rows of a sweep's table are: lines, dots, correlations, distances, differences."""
+"""Draw what the rows of a sweep's table are: lines, and differences to the baseline."""
 
-import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
-from scipy import stats
 
-from finetune.figures.drawing import (
-    COLOURS,
-    GREY,
-    Dot,
-    Line,
-    NotThere,
-    colour,
-    draw_dots,
-    draw_lines,
-    new_panels,
-)
-from finetune.geometry.plots import nli_distances
-from finetune.results import read
-from pretrain.common.errors import UserError
+from finetune.figures.drawing import COLOURS, GREY, Dot, Line, colour, draw_dots, draw_lines
 
 Content = dict[str, Any]
-TOLD = 0.05
-"""Correlations with a larger p are printed in grey."""
+
+
+class NotThere(Exception):
+    """A figure cannot be drawn yet; the message says why."""
 
 
 def rows_with(content: Content, *keys: str) -> list[dict[str, Any]]:
@@ -92,26 +77,6 @@ def _over_columns(content: Content, places: dict[str, str]) -> list[Line]:
     return found
 
 
-def dots(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw a panel a column, dots by `by` and `split` with deviations; open: not told from the baseline."""
-    columns, by, split = columns_of(content, figure), figure["by"], figure["split"]
-    rows = rows_with(content, by, split)
-    if not rows:
-        raise NotThere(f"no row with `at: {{{by}, {split}}}` has figures")
-    names = list(dict.fromkeys(row["at"][by] for row in rows))
-    kinds = list(dict.fromkeys(row["at"][split] for row in rows))
-
-    def dot(row: dict[str, Any], title: str) -> Dot:
-        value, spread = row["mean"][title], row["std"].get(title, 0.0)
-        apart = (row.get("difference") or {}).get("columns", {}).get(title)
-        place, shade = names.index(row["at"][by]), colour(kinds.index(row["at"][split]))
-        unsure = apart is not None and not apart["told"]
-        return Dot(place, value, value - spread, value + spread, shade, unsure)
-
-    panels = {title: [dot(row, title) for row in rows if title in row["mean"]] for title in columns}
-    return draw_dots(panels, names, {str(kind): colour(number) for number, kind in enumerate(kinds)})
-
-
 def differences(content: Content, figure: dict[str, Any]) -> Figure:
     """Draw a panel a column, in it every row's difference to the baseline; grey: its interval holds 0."""
     rows = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
@@ -127,59 +92,5 @@ def differences(content: Content, figure: dict[str, Any]) -> Figure:
     return draw_dots(panels, [row["name"] for row in rows], {}, f"less {content['baseline']}", zero=True)
 
 
-def correlations(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw Pearson's correlations of columns over `by`, or the rows; in grey: p >= 0.05."""
-    by, split = figure["by"], figure["split"]
-    table: dict[str, dict[str, float]] = {}
-    for row in rows_with(content, *filter(None, (by, split))):
-        values = table.setdefault(row["at"][by] if by else row["name"], {})
-        for title in figure["columns"] or content["own_columns"]:
-            if title in row["mean"]:
-                of_start = str(content["columns"][title]).startswith("start.")
-                whole = of_start or not split
-                values[title if whole else f"{row['at'][split]}: {title}"] = row["mean"][title]
-    titles = list(dict.fromkeys(title for values in table.values() for title in values))
-    complete = {
-        title: column
-        for title in titles
-        if np.ptp(column := np.array([values.get(title, np.nan) for values in table.values()])) > 0
-    }
-    if len(table) < 3 or len(complete) < 2:
-        raise NotThere("correlations need three rows and two columns whose figures are complete")
-    names = list(complete)
-    size = 1.6 + 0.42 * len(names)
-    drawn, (axis,) = new_panels(1)
-    drawn.set_size_inches(size + 1, size)
-    axis.imshow(np.corrcoef([*complete.values()]), cmap="RdBu", vmin=-1, vmax=1)
-    for down, one in enumerate(names):
-        for across, other in enumerate(names):
-            r, p = stats.pearsonr(complete[one], complete[other])
-            colour = "white" if abs(r) > 0.7 else (GREY if p >= TOLD else "black")
-            axis.text(across, down, f"{r:.2f}", ha="center", va="center", fontsize=6, color=colour)
-    axis.set_xticks(range(len(names)), names, rotation=90)
-    axis.set_yticks(range(len(names)), names)
-    axis.set_title(f"Pearson's correlations over {len(table)} rows; grey: p of at least {TOLD}", fontsize=8)
-    return drawn
-
-
-def nli(content: Content, figure: dict[str, Any]) -> Figure:
-    """Draw distances of `finetune.geometry --measure nli`, a line a model: the first seed of every row."""
-    models = []
-    for row in content["rows"]:
-        for run in row["runs"][:1]:
-            with contextlib.suppress(UserError):  # no such file
-                tasks = read(Path(run["evaluations"]) / f"geometry-nli-{run['pooling']}.json").tasks
-                models += [(row["name"], tasks["nli"].details)] if "nli" in tasks else []
-    if not models:
-        raise NotThere("no model has geometry-nli yet (clearly sweep FILE --evaluations geometry-nli)")
-    return nli_distances(models)
-
-
-DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure]] = {
-    "lines": lines,
-    "dots": dots,
-    "nli": nli,
-    "differences": differences,
-    "correlations": correlations,
-}
+DRAWERS: dict[str, Callable[[Content, dict[str, Any]], Figure]] = {"lines": lines, "differences": differences}
 """Kind of a figure -> what draws it from a table's content."""

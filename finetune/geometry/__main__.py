@@ -3,9 +3,7 @@
     sts           alignment (STS-B pairs scored above 4), uniformity and isotropy (all sentences of STS-B)
     neighbourhood purity of and distance to the top K, on StackOverflow (VaSCL, figure 2a) or another set
     nli           premise-entailment against premise-contradiction distances (VaSCL, figure 2b)
-    isomorphism   of premises, entailed and contradicting hypotheses (AugCSE, table 15)
-    augmentation  per augmentation: rate of change, similarity, overlap of words, pseudo-perplexity,
-                  isomorphism (AugCSE, appendix A.13 and A.14)
+    augmentation  per augmentation: rate of change, similarity, overlap of words (AugCSE, appendix A.14)
 
 Numbers go to RUN/report/geometry-POOLING.json (results/NAME/ for models that are no run), figures into the
 folder geometry-POOLING/ beside it. `clearly report` draws several models into one figure.
@@ -20,8 +18,7 @@ from finetune.results import folder_for, folder_name, table, write
 from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
 
-USUAL = ("sts", "neighbourhood", "nli", "augmentation")
-MEASURES = (*USUAL, "isomorphism")
+MEASURES = ("sts", "neighbourhood", "nli", "augmentation")
 
 
 def geometry(
@@ -31,15 +28,14 @@ def geometry(
 
     Args:
         models: runs, exports, Hugging Face or sentence-transformers folders or names, file.py:function.
-        measure: some of sts, neighbourhood, nli, isomorphism, augmentation, by commas; default: all that
-            have data but isomorphism.
+        measure: some of sts, neighbourhood, nli, augmentation, by commas; default: all that have data.
         out: folder for results; default: RUN/report or results/MODEL. Several models get a folder each.
     """
     from finetune.geometry import run
 
     for name in measure:
         known_name(name, MEASURES, "measure", plain=str)
-    inputs, missing = run.read_inputs(options, measure or USUAL, bool(measure))
+    inputs, missing = run.read_inputs(options, measure or MEASURES, bool(measure))
     for source in models:
         model = open_model(source, pooling)
         folder = folder_for(model, Path(out) / folder_name(source) if out and len(models) > 1 else out)

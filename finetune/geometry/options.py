@@ -21,8 +21,7 @@ class GeometryOptions(BaseModel, frozen=True):
     sentences: int = Field(
         1000,
         ge=10,
-        description="number of sentences, or triplets of isomorphism, taken evenly. The Gromov-Hausdorff "
-        "distance as coded takes at most 2,000 of them",
+        description="number of sentences to augment, taken evenly",
     )
     aug: str = Field(
         "",
@@ -39,7 +38,7 @@ class GeometryOptions(BaseModel, frozen=True):
         "",
         description="written behind the results' name, so that another set of measures stays beside this one",
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="of augmentations, maskings and samples")
+    seed: int = Field(0, ge=0, lt=2**31, description="of augmentations and samples")
 
     @property
     def augmentations(self) -> list[str]:

@@ -3,7 +3,7 @@
 alignment_uniformity   SimCSE (Gao et al. 2021), figure 3
 neighbourhood_*        VaSCL (Zhang et al. 2022), figure 2a
 nli_distances          VaSCL, figure 2b
-augmentation_*         AugCSE (Tang et al. 2022), figure 6's columns; VaSCL, figure 4b
+augmentation_cosine    VaSCL, figure 4b
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,27 +11,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from finetune.figures.drawing import (
-    GREY,
-    Dot,
-    Line,
-    colour,
-    density,
-    draw_dots,
-    draw_lines,
-)
+from finetune.figures.drawing import GREY, Dot, Line, colour, density, draw_dots, draw_lines
 from finetune.results import Evaluation, TaskResult
 
 Named = Sequence[tuple[str, Evaluation]]
 """(label, evaluation "geometry"), one per model."""
-
-AUGMENTATION_MEASURES = {
-    "cosine": "cosine of original and view",
-    "perplexity_change": "pseudo-perplexity, view − original",
-    "cond_hm": "COND-HM",
-    "svg": "singular value gap",
-    "gromov_hausdorff": "Gromov–Hausdorff (bottleneck)",
-}
 
 
 def all_figures(models: Named) -> dict[str, Figure]:
@@ -56,9 +40,8 @@ def all_figures(models: Named) -> dict[str, Figure]:
         if name.startswith("neighbourhood/"):
             of_set = name.removeprefix("neighbourhood/")
             figures[f"neighbourhood_{of_set}"] = neighbourhood(_with(models, name), of_set)
-    for measure in AUGMENTATION_MEASURES:
-        if drawn := augmentations(models, measure):
-            figures[f"augmentation_{measure}"] = drawn
+    if drawn := augmentations(models):
+        figures["augmentation_cosine"] = drawn
     return figures
 
 
@@ -84,13 +67,13 @@ def nli_distances(models: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
     return draw_lines(panels, 1, ylabel="density", ylim=(0, None))
 
 
-def augmentations(models: Named, measure: str) -> Figure | None:
-    """Draw a measure of `AUGMENTATION_MEASURES`: a row an augmentation, a dot a model."""
+def augmentations(models: Named) -> Figure | None:
+    """Draw the cosine of original and view: a row an augmentation, a dot a model."""
     values = [
-        (number, name.removeprefix("augmentation/"), task.scores[measure])
+        (number, name.removeprefix("augmentation/"), task.scores["cosine"])
         for number, (_, result) in enumerate(models)
         for name, task in result.tasks.items()
-        if name.startswith("augmentation/") and task.scores.get(measure) is not None
+        if name.startswith("augmentation/") and task.scores.get("cosine") is not None
     ]
     names = list(dict.fromkeys(name for _, name, _ in values))
     apart = 0.8 / max(1, len(models))
@@ -99,7 +82,7 @@ def augmentations(models: Named, measure: str) -> Figure | None:
         for n, name, value in values
     ]
     legend = {label: colour(number) for number, (label, _) in enumerate(models)}
-    return draw_dots({AUGMENTATION_MEASURES[measure]: dots}, names, legend) if names else None
+    return draw_dots({"cosine of original and view": dots}, names, legend) if names else None
 
 
 def _with(models: Named, task: str) -> list[tuple[str, TaskResult]]:

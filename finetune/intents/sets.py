@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.benchmarks.files import csv_columns, find, lines, locate, open_text, parse_json
-from pretrain.benchmarks.sets import DataSet
+from pretrain.benchmarks.files import DataSet, csv_columns, find, lines, locate, open_text, parse_json
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published

@@ -22,7 +22,7 @@ from finetune.judge.heldout import HALVES, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
 from finetune.results import Evaluation
 from finetune.sts import evaluation_of
-from pretrain.benchmarks.sts_scores import PairScores, StsEvaluator
+from pretrain.benchmarks.sts_tasks import PairScores, StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, sha256_of
 from pretrain.export.sums import WEIGHTS

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 
 from finetune.figures.drawing import Line, colour, draw_lines
 from finetune.report.sources import Subject, System
-from finetune.report.tables import SystemRow
+from finetune.report.tables import SystemRow, evaluations_of
 from finetune.results import Evaluation
 from pretrain.telemetry.formats import flatten
 
@@ -74,10 +75,11 @@ def draw_curves(systems: Sequence[System], names: Sequence[str] | None = None) -
 
 
 def geometry_rows(rows: Sequence[SystemRow]) -> list[tuple[str, Evaluation]]:
-    """Return (label, evaluation) of the first member of every row that has a geometry."""
-    found: dict[str, Evaluation] = {}
+    """Return (label, geometry) of every row that has one, labelled or not; of seeds the first."""
+    found = []
     for row in rows:
-        for member in row.system.members:
-            if ("geometry", row.pooling) in member.evaluations:
-                found.setdefault(row.label, member.evaluations["geometry", row.pooling])
-    return list(found.items())
+        parts = [one for one in evaluations_of(row) if one.evaluation.split("-")[0] == "geometry"]
+        if parts:
+            tasks = {task: result for part in reversed(parts) for task, result in part.tasks.items()}
+            found.append((row.label, replace(parts[0], tasks=tasks)))
+    return found

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,8 +91,6 @@ def _run(folder: Path) -> Subject:
     if summary.is_file():
         subject.summary = _json(summary)
     _add_results(subject, folder / "report")
-    if (folder / "sts.json").is_file() and not any(name == "sts" for name, _ in subject.evaluations):
-        print(f"note: {folder / 'sts.json'} is of an earlier version: clearly sts {folder}", file=sys.stderr)
     return subject
 
 

@@ -257,7 +257,7 @@ def other_tables(rows: Sequence[SystemRow]) -> list[Table]:
     for name, columns in tasks.items():
         titles = [f"{task} ({metric})" for task, metric in columns]
         table = Table(f"other_{name}", f"{name}: other tasks", "headline figures", titles, [])
-        digits = 3 if name == "geometry" else 2
+        digits = 3 if name.split("-")[0] == "geometry" else 2
         ours = our_rows(table, rows, [[(name, task, "")] for task, _ in columns], digits)
         table.blocks.append(Block("ours", ours))
         add_evaluation_notes(table, rows, {name})
@@ -286,17 +286,13 @@ def cost_table(systems: Sequence[System]) -> Table:
 def _cost(member: Subject) -> list[str]:
     training = [record for record in member.metrics if "tokens" in record and "seconds" in record]
     last = training[-1] if training else {}
-    summary = member.summary or {}
-    tokens, seconds = summary.get("tokens", last.get("tokens")), summary.get("seconds", last.get("seconds"))
-    peaks = [
-        record["memory"]["peak_gb"]
-        for record in training
-        if (record.get("memory") or {}).get("peak_gb") is not None
-    ]
+    totals = {"steps": last.get("step", 0), **last, **(member.summary or {})}
+    tokens, seconds = totals.get("tokens"), totals.get("seconds")
+    peaks = [peak for record in training if (peak := (record.get("memory") or {}).get("peak_gb")) is not None]
     spent = sum(evaluation.seconds for evaluation in member.evaluations.values())
     return [
         "" if member.seed is None else str(member.seed),
-        f"{summary.get('steps', last.get('step', 0)):,}" if member.run else "",
+        f"{totals['steps']:,}" if member.run else "",
         format_count(tokens) if tokens else "",
         format_seconds(seconds) if seconds else "",
         f"{tokens / seconds:,.0f}" if tokens and seconds else "",

@@ -17,9 +17,9 @@ from finetune.results import Evaluation, TaskResult
 from finetune.senteval.classifier import PairFeatures
 from finetune.senteval.protocol import SETTINGS, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
-from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Split, TaskSplits, check_name, load, missing
-from pretrain.benchmarks.sts_scores import StsEvaluator
-from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SEVEN_TASKS
+from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Split, TaskSplits, check_name, files, load
+from pretrain.benchmarks.files import data_root
+from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator
 from pretrain.benchmarks.sts_tasks import TASKS as STS_TASKS
 from pretrain.common.errors import UserError
 
@@ -163,10 +163,9 @@ def _supervised(
     features: Any = vectors.features(parts, scheme == "snli")
     details = {}
     if scheme == "relatedness":
-        found = relatedness(features, labels, sizes, setting.classifier.seed, protocol.early_stop)
-        metric, dev_metric = protocol.sts_headline.split("_")[0], f"dev_{protocol.early_stop}"
-        figures = {"pearson": found.pearson, "spearman": found.spearman, "mse": found.mse}
-        figures[dev_metric], predictions = found.dev, found.predictions
+        seed, early_stop = setting.classifier.seed, protocol.early_stop
+        figures, predictions = relatedness(features, labels, sizes, seed, early_stop)
+        metric, dev_metric = protocol.sts_headline.split("_")[0], f"dev_{early_stop}"
     else:
         if scheme == "nested":
             accuracy = nested(features, labels, classes, setting)
@@ -208,12 +207,13 @@ def choose_tasks(
         "probing": PROBING,
     }
     chosen, absent = list[str](), list[str]()
-    available = set(StsEvaluator(data or None).available())
+    root = data_root(data)
+    available = set(StsEvaluator(root).available())
+    available |= {task for task in TASKS if all(path.is_file() for path in files(task, root))}
     for word in words or [""]:
         if word in groups:
             for task in groups[word]:
-                there = not missing(task, data or None) if task in TASKS else task in available
-                (chosen if there else absent).append(task)
+                (chosen if task in available else absent).append(task)
         else:
             chosen.append(check_name(word, STS_TASKS))
     remarks = [f"{task} left out: its data is not there" for task in absent]

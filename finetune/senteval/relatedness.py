@@ -10,7 +10,6 @@ there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,18 +20,6 @@ from finetune.senteval.classifier import initial_weights
 
 SCORES = 5
 BATCH, EPOCHS_BETWEEN, MAX_EPOCH, TENACITY = 64, 50, 1000, 3
-
-
-@dataclass(frozen=True)
-class Relatedness:
-    """Hold correlations x 100 and mean squared error on test, and the dev correlation at the end."""
-
-    pearson: float
-    spearman: float
-    mse: float
-    dev: float
-    predictions: np.ndarray
-    """float[test rows]."""
 
 
 def two_point_targets(scores: np.ndarray) -> np.ndarray:
@@ -52,8 +39,12 @@ def relatedness(
     sizes: Sequence[int],
     seed: int = 1111,
     early_stop: str = "pearson",
-) -> Relatedness:
-    """Fit, stop by dev's "pearson" (SentEval) or "spearman" (SimCSE) and evaluate train, dev, test rows."""
+) -> tuple[dict[str, float], np.ndarray]:
+    """Fit on train, stop by dev's "pearson" (SentEval) or "spearman" (SimCSE).
+
+    Return test's correlations x 100 and mean squared error, with the dev correlation, and what was predicted
+    for the test rows, float[M].
+    """
     train, dev, test = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     inputs = torch.cat([features.float(), features.new_ones(len(features), 1)], 1)
     targets = torch.from_numpy(two_point_targets(scores)).to(features.device)
@@ -89,13 +80,9 @@ def relatedness(
             failures += 1
     weights.data = best_weights
     predicted, gold = predict(test), scores[test]
-    return Relatedness(
-        100 * _correlation(predicted, gold, "pearson"),
-        100 * _correlation(predicted, gold, "spearman"),
-        float(np.mean((predicted - gold) ** 2)),
-        100 * best,
-        predicted,
-    )
+    figures = {kind: 100 * _correlation(predicted, gold, kind) for kind in ("pearson", "spearman")}
+    figures |= {"mse": float(np.mean((predicted - gold) ** 2)), f"dev_{early_stop}": 100 * best}
+    return figures, predicted
 
 
 def _correlation(predicted: np.ndarray, gold: np.ndarray, kind: str) -> float:

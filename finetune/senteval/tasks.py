@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.benchmarks.files import data_root, known_name, lines, locate
-from pretrain.benchmarks.sets import SENTEVAL, DataSet
+from pretrain.benchmarks.files import SENTEVAL, DataSet, data_root, known_name, lines, locate, require
 from pretrain.common.errors import UserError
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -59,21 +58,13 @@ class SentEvalTask:
 
 def load(name: str, data: str | Path | None = None) -> TaskSplits:
     """Read the examples of a task, sorted as the official code sorts them."""
-    task = TASKS[check_name(name)]
-    if absent := missing(name, data):
-        hint = "`clearly benchmarks check DIR` says where to get it"
-        raise UserError(f"{name}: {absent[0]} is not there; {hint}")
-    return task.read(*files(task.name, data_root(data)))
+    task, root = TASKS[check_name(name)], data_root(data)
+    return task.read(*require(files(task.name, root), root))
 
 
 def check_name(name: str, others: Iterable[str] = ()) -> str:
     """Return the task's name as TASKS (or `others`) has it; case, hyphens and underscores do not matter."""
     return known_name(name, (*others, *TASKS), "SentEval task", _plain)
-
-
-def missing(name: str, data: str | Path | None = None) -> list[Path]:
-    """Return the files of the task that are not there."""
-    return [path for path in files(name, data_root(data)) if not path.is_file()]
 
 
 def _plain(name: str) -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.benchmarks.files import data_root, known_name, lines, locate
-from pretrain.benchmarks.sets import DataSet
+from pretrain.benchmarks.files import DataSet, data_root, known_name, lines, locate
 from pretrain.common.errors import UserError
 
 ZERO_ONE = ("0", "1")

@@ -1,6 +1,9 @@
 """Find and read the files of the data folder: paths, csv, lines of text, JSON.
 
 The data folder is `--eval-data DIR`, or else the environment's CLEAR_DATA; `finetune.data` describes it.
+Every evaluation declares its own sets beside the code that reads them, as a tuple `DATA_SETS`;
+`finetune.data.catalogue` gathers them, and `clearly benchmarks check DIR` looks for their files. How many
+rows they hold an evaluation compares with what was published (`finetune.results.Evaluation.expect_size`).
 """
 
 import codecs
@@ -9,6 +12,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +23,26 @@ from pretrain.common.errors import UNPACKERS, UserError, not_utf8
 from pretrain.prepare.sources.readers import naming_damage, open_file
 
 Example = TypeVar("Example")
+SENTEVAL = (
+    "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/senteval.tar "
+    "(its downstream/)"
+)
+"""Where most of SentEval's files come from."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A set and its files below the data folder."""
+
+    name: str
+    """GROUP/NAME, after the folders that it lies in."""
+    files: tuple[str, ...]
+    origin: str
+    """Where it comes from, for users who lack it."""
+
+    @property
+    def group(self) -> str:
+        return self.name.split("/")[0]
 
 
 def data_root(data: str | Path | None = None) -> Path:
@@ -35,10 +59,14 @@ def data_root(data: str | Path | None = None) -> Path:
 def find(data: str | Path | None, *parts: str) -> Path:
     """Return the file or folder `parts` below the data folder, as `locate`."""
     root = data_root(data)
-    path = locate(root, "/".join(parts))
-    if not path.exists():
-        raise UserError(f"{path} is not there; `clearly benchmarks check {root}` says where to get it")
-    return path
+    return require([locate(root, "/".join(parts))], root)[0]
+
+
+def require(paths: Sequence[Path], root: Path) -> Sequence[Path]:
+    """Return files or folders of the data folder `root`, all of which must be there."""
+    if absent := [path for path in paths if not path.exists()]:
+        raise UserError(f"{absent[0]} is not there; `clearly benchmarks check {root}` says where to get it")
+    return paths
 
 
 def senteval_folder(root: Path) -> Path:

@@ -150,7 +150,7 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     from finetune.judge.choice import Judge, fingerprint
     from finetune.judge.heldout import make_test
     from finetune.judge.structure import KINDS
-    from pretrain.benchmarks.sts_scores import StsEvaluator
+    from pretrain.benchmarks.sts_tasks import StsEvaluator
     from pretrain.export.sentence_transformers import read_modules
 
     test = make_test(prepare.sources, out / JUDGE, prepare.seed, prepare.unit == "record")

@@ -43,7 +43,7 @@ COMMANDS = {
     "zh-sts": ("finetune.zh_sts", "Chinese STS-B"),
     "geometry": ("finetune.geometry", "alignment, uniformity, isotropy, what each augmentation does"),
     "figures": ("finetune.figures", "figures of a sweep's table"),
-    "baselines": ("finetune.baselines", "encoders to compare with: averaged and whitened vectors"),
+    "baselines": ("finetune.baselines", "an encoder to compare with: whitened vectors"),
 }
 """Word of `clearly` -> the module that it starts, and what it does."""
 

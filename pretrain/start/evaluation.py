@@ -4,7 +4,7 @@ import math
 import sys
 from pathlib import Path
 
-from pretrain.benchmarks.sts_scores import StsEvaluator
+from pretrain.benchmarks.sts_tasks import StsEvaluator
 from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.ranks import gathered, host_group, is_rank_zero
 from pretrain.config.run import Config

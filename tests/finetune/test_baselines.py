@@ -1,35 +1,13 @@
-"""Baselines: averaged word vectors by hand, whitening against the paper's algorithm."""
+"""The baseline of whitening, against the paper's algorithm."""
 
 import numpy as np
 import pytest
 from commands import call
-from model_folders import save_bert, save_run, save_wide_bert
-from transformers import AutoTokenizer
+from model_folders import save_bert, save_run
 
 from finetune import baselines
 from finetune.encoders.models import open_model
-from finetune.encoders.source import resolve
 from pretrain.common.errors import UserError
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_wide_bert(tmp_path_factory.mktemp("model"))
-
-
-def test_averaged_vectors_are_means_of_the_input_rows(folder, tmp_path):
-    call(baselines.averaged, folder, out=tmp_path / "averaged")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    table = baselines.averaged_vectors(resolve(folder))
-    text = "a man rides the horse"
-    expected = table[tokenizer(text, add_special_tokens=False)["input_ids"]].mean(0)
-    np.testing.assert_allclose(
-        open_model(str(tmp_path / "averaged")).encode([text])[0], expected, rtol=1e-5, atol=1e-6
-    )
-
-
-# -- whitening
-# --------------------------------------------------------------------------------------------------------
 
 
 def papers_whitening(vectors, dimensions):
@@ -128,9 +106,8 @@ def test_mistakes_are_named(tmp_path, models):
     (tmp_path / "text").write_text("\n".join(TEXTS) + "\n")
     text, bert = str(tmp_path / "text"), str(models["bert"])
     for function, words, flags, match in (
-        (baselines.averaged, (), {}, "MODEL is missing"),
+        (baselines.whiten, (), {"source": text}, "MODEL is missing"),
         (baselines.whiten, (bert,), {}, "--source is missing"),
-        (baselines.averaged, (bert,), {"pooling": "cls"}, "unknown flag --pooling"),
         (baselines.whiten, (bert,), {"source": tmp_path / "none"}, "--source .* there is no such file"),
         (baselines.whiten, (bert,), {"source": text, "dimensions": "33"}, r"vary in \d+ of 32 dimensions"),
         (baselines.whiten, ("finetune.encoders.embed:embed_sentences",), {"source": text}, "is a function"),
@@ -139,6 +116,6 @@ def test_mistakes_are_named(tmp_path, models):
         with pytest.raises(UserError, match=match):
             call(function, *words, **flags, out=tmp_path / "x")
     with pytest.raises(UserError, match="--out is missing"):
-        call(baselines.averaged, bert)
+        call(baselines.whiten, bert, source=text)
     with pytest.raises(UserError, match="the model's own folder"):
         call(baselines.whiten, str(models["run"]), source=text, out=str(models["run"] / "export"))

@@ -1,5 +1,5 @@
 """What has code for a device gives on a GPU what it gives on the CPU: SentEval's fits, fine-tuning,
-embedding, perplexity."""
+embedding."""
 
 import random
 
@@ -9,9 +9,7 @@ import torch
 from finetuning_helpers import PAIRS, sentence
 
 from finetune.encoders.embed import POOLINGS, embed_poolings, load_model
-from finetune.encoders.models import open_model
 from finetune.encoders.source import resolve
-from finetune.geometry.augmentations import AugmentedSentences
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
 from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
@@ -102,10 +100,9 @@ def test_relatedness(monkeypatch):
     monkeypatch.setattr("finetune.senteval.relatedness.EPOCHS_BETWEEN", 5)
     features, _ = examples()
     scores = np.clip(3 + features.numpy() @ np.random.RandomState(2).randn(16) / 3, 1, 5)
-    there, here = (relatedness(features.to(device), scores, (250, 80, 70)) for device in (DEVICE, "cpu"))
-    assert (there.pearson, there.spearman, there.dev) == pytest.approx(
-        (here.pearson, here.spearman, here.dev), abs=0.2
-    )
+    there, here = (relatedness(features.to(device), scores, (250, 80, 70))[0] for device in (DEVICE, "cpu"))
+    names = ("pearson", "spearman", "dev_pearson")
+    assert [there[name] for name in names] == pytest.approx([here[name] for name in names], abs=0.2)
 
 
 # -- fine-tuning
@@ -175,11 +172,3 @@ def test_embedding(folders, on_cpu, kind):
     here = embed_poolings(encoder, tokenizer, TEXTS, POOLINGS, 256)
     for pooling in POOLINGS:
         np.testing.assert_allclose(there[pooling], here[pooling], rtol=1e-3, atol=1e-4)
-
-
-def test_pseudo_perplexity(folders, on_cpu):
-    def losses():
-        augmented = AugmentedSentences(open_model(folders["bert"], "mean"), TEXTS)
-        return augmented.masked_losses(augmented.originals)
-
-    np.testing.assert_allclose(losses(), on_cpu(losses), rtol=1e-3, atol=1e-3)

@@ -49,7 +49,7 @@ def test_equal_to_loops(tmp_path):
     rows = nli_examples()
     found = compare(rows)
     vectors = [letters(side) for side in (found.premises, found.entailed, found.not_entailed)]
-    scores = nli_distance.scores(*vectors, found.contradicts)
+    scores, _ = nli_distance.scores(*vectors, found.contradicts)
     assert scores["as_coded"] == pytest.approx(plain(rows, lambda p, e, o, _: bool(p @ e > p @ o)))
     assert scores["entailment_nearer"] == pytest.approx(
         plain(rows, lambda p, e, o, kind: bool(cosine(p, e) > cosine(p, o)) if kind == "c" else None)
@@ -61,8 +61,8 @@ def test_equal_to_loops(tmp_path):
 def test_a_tie_is_not_nearer_and_zero_vectors_count_as_zero():
     one = np.ones((2, 3), np.float32)
     zero = np.zeros((2, 3), np.float32)
-    assert nli_distance.scores(one, one, one, np.array([True, True]))["entailment_nearer"] == 0
-    scores = nli_distance.scores(zero, one, one, np.array([True, False]))
+    assert nli_distance.scores(one, one, one, np.array([True, True]))[0]["entailment_nearer"] == 0
+    scores, _ = nli_distance.scores(zero, one, one, np.array([True, False]))
     assert scores["entailment_similarity"] == 0 and scores["entailment_nearer"] == 0
 
 

@@ -23,9 +23,8 @@ COMMANDS = {
     "cola_probe": "main",
     "nli_distance": "main",
     "anli": "main",
-    "baselines": "averaged",
     "senteval.__main__": "main",
-    "glue.command": "glue",
+    "glue.__main__": "glue",
     "geometry.__main__": "geometry",
     "report.__main__": "report",
 }

@@ -13,7 +13,7 @@ from run_helpers import ROOT, TINY, command, finish, start, write_corpus
 from sts_layout import write_layout
 
 from pretrain import api
-from pretrain.benchmarks.sts_scores import StsEvaluator
+from pretrain.benchmarks.sts_tasks import StsEvaluator
 from pretrain.common import processes
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config

@@ -17,7 +17,7 @@ from finetune.figures.drawing import to_svg
 from finetune.judge.choice import report_lines
 from finetune.report.figures import curve_names, draw_curves
 from finetune.report.sources import System, collect
-from finetune.search.index import Hit, SentenceIndex
+from finetune.search import Hit, nearest
 from pretrain.benchmarks.distinct import unit
 from pretrain.cache.views import trains_on
 from pretrain.commands import inspect
@@ -175,7 +175,7 @@ def search(
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
     hits_by_model = {
-        name: SentenceIndex(model.encode_document(corpus), corpus).nearest(model.encode_query(asked), FOUND)
+        name: nearest(model.encode_document(corpus), corpus, model.encode_query(asked), FOUND)
         for name, model in models.items()
     }
     return len(corpus), [

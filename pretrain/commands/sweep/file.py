@@ -68,7 +68,7 @@ class Figure(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Literal["lines", "dots", "correlations", "nli", "differences"]
+    kind: Literal["lines", "differences"]
     title: str = ""
     columns: list[str] = []
     """which, a panel each; default: the file's own"""
@@ -76,10 +76,6 @@ class Figure(BaseModel):
     """lines: the key of rows' `at` that goes to the right"""
     panels: dict[str, dict[str, str]] = {}
     """lines: panel -> where to the right -> column; each row is then a line"""
-    split: str = ""
-    """dots, correlations: the key of rows' `at` that makes columns of its own"""
-    by: str = ""
-    """dots, correlations: the key of rows' `at` that names what is compared; default: rows"""
 
 
 class Sweep(BaseModel):

@@ -11,8 +11,7 @@ from real_data import DATA, needs_data
 
 from finetune.data import __main__ as data_command
 from finetune.data.catalogue import CATALOGUE, HUB, check, choose, report
-from pretrain.benchmarks.files import csv_columns, data_root, find, lines, senteval_folder
-from pretrain.benchmarks.sets import DataSet
+from pretrain.benchmarks.files import DataSet, csv_columns, data_root, find, lines, senteval_folder
 from pretrain.common.errors import UserError
 
 

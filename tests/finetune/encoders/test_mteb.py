@@ -10,7 +10,7 @@ from scipy import stats
 from sentence_transformers import SentenceTransformer
 
 from finetune.encoders.models import open_model
-from pretrain.benchmarks.sts_scores import StsEvaluator
+from pretrain.benchmarks.sts_tasks import StsEvaluator
 
 mteb = pytest.importorskip("mteb", reason="mteb is not installed; the extra `mteb` brings it")
 

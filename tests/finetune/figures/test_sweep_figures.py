@@ -1,17 +1,13 @@
 """The figures of a sweep's table: what is drawn, from which rows, and what is left out."""
 
 import json
-from dataclasses import asdict
 
-import numpy as np
 import pytest
 from commands import call
-from scipy import stats
 
 from finetune.figures import __main__ as figures
 from finetune.figures import tables
-from finetune.figures.drawing import COLOURS, GREY, NotThere, histogram
-from finetune.results import Evaluation, TaskResult
+from finetune.figures.drawing import GREY
 from pretrain.commands.sweep.file import Figure
 from pretrain.common.errors import UserError
 
@@ -52,7 +48,7 @@ def test_lines_go_through_their_rows_from_left_to_right():
     data = [line.get_xydata().tolist() for line in first.get_lines() if line.get_marker() == "."]
     assert data == [[[5, 1.0], [20, 3.0]], [[10, 5.0]]] and points["level"] == [[0, 2.5], [1, 2.5]]
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["level", "first", "second"]
-    with pytest.raises(NotThere, match="share"):
+    with pytest.raises(tables.NotThere, match="share"):
         tables.lines(content(LINES[3]), figure(kind="lines", x="share"))
 
 
@@ -69,7 +65,7 @@ def test_differences_stand_around_none_and_are_grey_where_their_interval_holds_i
     assert bars[0].get_color() != bars[1].get_color() == GREY
     assert [text.get_text() for text in axis.get_yticklabels()] == ["better", "same"]
     assert axis.get_xlabel() == "less base"
-    with pytest.raises(NotThere):
+    with pytest.raises(tables.NotThere):
         tables.differences(content(), figure(kind="differences", columns=["A"]))
 
 
@@ -83,53 +79,10 @@ def test_columns_may_go_to_the_right_with_a_line_a_row():
     ]
 
 
-def test_dots_stand_at_their_names_and_are_open_where_nothing_can_be_told():
-    rows = [
-        row("x+", {"name": "x", "as": "positive"}, A=1.0),
-        row("x-", {"name": "x", "as": "negative"}, told=False, A=2.0),
-        row("y+", {"name": "y", "as": "positive"}, A=3.0),
-    ]
-    drawn = tables.dots(content(*rows, A="dev"), figure(kind="dots", by="name", split="as"))
-    found = [
-        (*line.get_xydata()[0].tolist(), line.get_markerfacecolor())
-        for line in drawn.axes[0].get_lines()
-        if line.get_marker() == "o" and len(line.get_xydata())
-    ]
-    assert found == [(1, 0, COLOURS[0]), (2, 0, "white"), (3, 1, COLOURS[0])]
-    assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["x", "y"]
-
-
-def test_correlations_are_over_what_rows_compare_and_apart_for_each_kind():
-    values = np.random.default_rng(0).normal(size=(6, 3))
-    rows = []
-    for number, (positive, negative, similarity) in enumerate(values.tolist()):
-        both = {"S": similarity}
-        rows.append(row(f"p{number}", {"name": f"r{number}", "as": "positive"}, A=positive, **both))
-        rows.append(row("n", {"name": f"r{number}", "as": "negative"}, A=negative, **both))
-    asked = figure(kind="correlations", by="name", split="as")
-    (axis,) = tables.correlations(content(*rows, A="dev", S="start.geometry.x"), asked).axes
-    assert [one.get_text() for one in axis.get_xticklabels()] == ["positive: A", "S", "negative: A"]
-    result = stats.pearsonr(values[:, 0], values[:, 2])
-    drawn = axis.texts[1]  # of the first row, by the second column
-    assert drawn.get_text() == f"{result.statistic:.2f}"
-    assert (drawn.get_color() == GREY) == (result.pvalue >= 0.05)
-    alone = content(*rows[::2], A="dev", S="sts.average")
-    (axis,) = tables.correlations(alone, figure(kind="correlations")).axes
-    assert [one.get_text() for one in axis.texts] == ["1.00", drawn.get_text(), drawn.get_text(), "1.00"]
-    with pytest.raises(NotThere, match="three rows"):
-        tables.correlations(content(*rows[:4], A="dev", S="start.geometry.x"), asked)
-
-
 def test_the_command_draws_what_is_there_and_names_what_is_not(tmp_path, capsys):
-    details = {key: histogram(np.random.default_rng(1).random(50)) for key in ("entailment", "ratio")}
-    details["contradiction"] = details["entailment"]
-    evaluation = Evaluation("geometry-nli", "m", "mean", None, "p")
-    evaluation.tasks["nli"] = TaskResult("x", 1.0, {"x": 1.0}, details=details)
-    (tmp_path / "geometry-nli-mean.json").write_text(json.dumps(asdict(evaluation)))
     there = content(*LINES)
-    there["rows"][0]["runs"][0]["evaluations"] = str(tmp_path)
     there["figures"] = {
-        "distances": figure(kind="nli"),
+        "old": figure(kind="lines") | {"kind": "dots"},
         "curves": figure(kind="lines", x="share", title="T"),
         "later": figure(kind="lines", x="nothing"),
     }
@@ -137,8 +90,8 @@ def test_the_command_draws_what_is_there_and_names_what_is_not(tmp_path, capsys)
     call(figures.draw, str(tmp_path))
     said = capsys.readouterr().out
     assert "later is not drawn: no row with `at: {nothing}`" in said
-    for name in ("distances", "curves"):
-        assert (tmp_path / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert "old is not drawn: there is no kind 'dots' any more" in said
+    assert (tmp_path / "figures" / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert not (tmp_path / "figures" / "later.png").exists()
     with pytest.raises(UserError, match="is the table of a sweep"):
         call(figures.draw, str(tmp_path / "nowhere"))

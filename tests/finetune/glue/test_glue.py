@@ -11,7 +11,7 @@ import pytest
 from answer_checks import require_answers
 from commands import call
 
-from finetune.glue import command as glue
+from finetune.glue import __main__ as glue
 from finetune.glue.runs import FAIRSEQ
 from finetune.results import read
 from finetune.tuning import tasks

@@ -8,7 +8,7 @@ import pytest
 from glue_files import write_glue
 from real_data import needs_data
 
-from finetune.glue import command as glue
+from finetune.glue import __main__ as glue
 from finetune.glue.runs import GlueOptions, choose
 from finetune.glue.store import RunStore
 from finetune.tuning import finetuning, tasks

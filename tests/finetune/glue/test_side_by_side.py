@@ -2,7 +2,7 @@
 
 import pytest
 
-from finetune.glue import command as glue
+from finetune.glue import __main__ as glue
 from finetune.glue.runs import GlueOptions
 from finetune.glue.store import RunStore
 from finetune.tuning import tasks

@@ -10,7 +10,7 @@ from finetune.judge.heldout import HALVES, MOST_QUERIES, is_copy, make_test, shi
 from finetune.judge.reading import is_read_by_search, pieces_of
 from finetune.judge.structure import Document
 from finetune.nanobeir import FOLDER, read
-from finetune.search.__main__ import read_split
+from finetune.search import read_split
 from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
 

@@ -15,7 +15,7 @@ from finetune.encoders.models import open_model
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures
 from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks
 from finetune.senteval.protocol import SETTINGS, split
-from finetune.senteval.tasks import TASKS, TRANSFER, load, missing
+from finetune.senteval.tasks import TASKS, TRANSFER, files, load
 from pretrain.common.errors import UserError
 
 GOOD, BAD = ["good film", "a fine , fine day", "joy"], ["bad film", "what a sad and dull affair", "tears"]
@@ -239,7 +239,7 @@ def test_the_command(folder, tmp_path):
 @needs_data("SentEval")
 @pytest.mark.parametrize("name", TASKS)
 def test_the_real_files_have_the_published_sizes(name):
-    if absent := missing(name, DATA):
+    if absent := [path for path in files(name, DATA) if not path.is_file()]:
         pytest.skip(f"CLEAR_DATA has no {Path(absent[0]).relative_to(DATA)}")
     splits = load(name, DATA).splits
     assert {part: len(splits[part]) for part in splits} == TASKS[name].sizes

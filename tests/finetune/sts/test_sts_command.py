@@ -11,8 +11,7 @@ from finetune import sts
 from finetune.encoders import models
 from finetune.encoders.embed import embed_poolings, load_model
 from finetune.encoders.source import resolve
-from pretrain.benchmarks.sts_scores import StsEvaluator
-from pretrain.benchmarks.sts_tasks import TASKS
+from pretrain.benchmarks.sts_tasks import TASKS, StsEvaluator
 from pretrain.common.errors import UserError
 
 

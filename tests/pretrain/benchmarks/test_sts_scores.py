@@ -7,8 +7,7 @@ from scipy import stats
 from sts_layout import bag_of_words
 
 from finetune.encoders.models import open_model
-from pretrain.benchmarks.sts_scores import StsEvaluator, StsResults, cosines
-from pretrain.benchmarks.sts_tasks import SEVEN_TASKS, TASKS
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS, TASKS, StsEvaluator, StsResults, cosines
 from pretrain.common.errors import CollapsedEncoder, UserError
 
 

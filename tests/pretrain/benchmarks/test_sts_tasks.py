@@ -4,8 +4,7 @@ import pytest
 from real_data import DATA, needs_data
 from sts_layout import bag_of_words
 
-from pretrain.benchmarks.sts_scores import StsEvaluator
-from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SICK_OF_MTEB, TASKS, YEAR_SUBSETS
+from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SICK_OF_MTEB, TASKS, YEAR_SUBSETS, StsEvaluator
 from pretrain.common.errors import UserError
 
 

@@ -22,8 +22,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, T5Config
 from finetune.encoders.models import open_model
 from finetune.judge.scores import METRICS
 from finetune.nanobeir import FOLDER, read
-from finetune.search.__main__ import search
-from pretrain.benchmarks.sts_scores import StsEvaluator
+from finetune.search import search
+from pretrain.benchmarks.sts_tasks import StsEvaluator
 from pretrain.commands.adapt import _require_a_batch
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config

@@ -38,7 +38,6 @@ COMMANDS = (
     "finetune.anli",
     "finetune.nli_distance",
     "finetune.cola_probe",
-    "finetune.baselines averaged",
     "finetune.baselines whitening",
     "finetune.senteval",
     "finetune.glue",

@@ -11,7 +11,7 @@ from run_helpers import command, curve, finish, start
 
 from augment.core.own_code import ALLOWED
 from finetune.encoders.models import open_model
-from pretrain.benchmarks.sts_scores import StsEvaluator
+from pretrain.benchmarks.sts_tasks import StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config, validate_config
 from pretrain.data.batch import ViewSpec

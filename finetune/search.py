@@ -13,12 +13,16 @@ that a second search by the same weights encodes the query and new sentences alo
 import json
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model, with_kept_vectors
 from finetune.encoders.source import names_function, resolve
 from finetune.flags import Model, Pooling, VectorPrecision
-from finetune.search.index import Hit, SentenceIndex
+from pretrain.benchmarks.distinct import unit
 from pretrain.benchmarks.files import is_file_of_lines, read_queries, read_sentences
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -31,6 +35,31 @@ from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.rows import Faults, documents
 
 _MOST_NAMED = 20  # of what cannot be read
+_COSINES_AT_ONCE = 1 << 26  # 256 MB
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A sentence that was found. cosine: with the query. place: number of its line among the sentences."""
+
+    sentence: str
+    cosine: float
+    place: int
+
+
+def nearest(
+    vectors: np.ndarray, sentences: Sequence[str], queries: np.ndarray, count: int
+) -> list[list[Hit]]:
+    """Return for each query, float32[Q, d], the sentences of the nearest of `vectors`, float32[N, d]."""
+    vectors, queries, count = unit(vectors), unit(queries), min(count, len(sentences))
+    at_once = max(1, _COSINES_AT_ONCE // len(sentences))
+    found = []
+    for start in range(0, len(queries), at_once):
+        for cosines in queries[start : start + at_once] @ vectors.T:
+            best = np.argpartition(-cosines, count - 1)[:count]
+            best = best[np.lexsort((best, -cosines[best]))]
+            found.append([Hit(sentences[n], float(cosines[n]), n) for n in best.tolist()])
+    return found
 
 
 def search(
@@ -64,8 +93,8 @@ def search(
     sentences = read_split(text) if split else read_lines(text)
     found: dict[str, list[list[Hit]]] = {}
     for name in filter(None, [model, beside]):
-        opened, index = _open(name, pooling, precision, sentences, split)
-        found[opened.name] = index.nearest(opened.encode_query(asked_queries), top)
+        opened, vectors = _open(name, pooling, precision, sentences, split)
+        found[opened.name] = nearest(vectors, sentences, opened.encode_query(asked_queries), top)
     for number, line in enumerate(asked_queries):
         print(f"{'' if number == 0 else chr(10)}{line}")
         for name, hits in found.items():
@@ -84,7 +113,7 @@ def search(
 
 def _open(
     name: str, pooling: str, precision: str, sentences: list[str], split: bool
-) -> tuple[EmbeddingModel, SentenceIndex]:
+) -> tuple[EmbeddingModel, np.ndarray]:
     """Open a model, and read or encode the vectors of the sentences."""
     source = name if names_function(name) else resolve(name)
     identity = source if isinstance(source, str) else source.identity
@@ -93,13 +122,13 @@ def _open(
     if model.source is not None and model.kept is None:  # nothing says when a function has changed
         place = model.run if model.run is not None else Path("results") / Path(model.name).name
         kept = with_kept_vectors(model, place / "search", identity)
-    index = SentenceIndex(kept.encode_document(sentences), sentences)
+    vectors = kept.encode_document(sentences)
     if cut := model.count_cut(sentences):
         what, remedy = ("sentences", "") if split else ("lines", "; --split splits lines into sentences")
         counts = f"{cut:,} of {len(sentences):,} {what} are longer than {model.longest} tokens"
         said = f"note: {counts}, at which {model.name} cuts them: their ends are not searched{remedy}"
         print(said, file=sys.stderr)
-    return model, index
+    return model, vectors
 
 
 def read_lines(text: str) -> list[str]:
