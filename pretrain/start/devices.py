@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pretrain.common.cores import ranks_here
+from pretrain.common.cores import about_processor, ranks_here
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config, Precision
@@ -15,6 +15,11 @@ from pretrain.start.local_ranks import threads_of_rank
 
 _BFLOAT16 = re.compile(r"^(?:flags|Features)\s*:.*\b(?:avx512_bf16|amx_bf16|bf16)\b", re.MULTILINE)
 """In /proc/cpuinfo: what a processor with instructions for bfloat16 lists, x86's or ARM's."""
+
+
+def device_name() -> str:
+    """Return the model of the GPU, or without one of the processor: on another, sums round in another way."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else about_processor()["model name"]
 
 
 def set_threads(config: Config) -> int:

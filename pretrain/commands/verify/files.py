@@ -3,6 +3,7 @@
 And what it has recorded of its batches with batches that are made again.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from pretrain.checkpoint.store import candidates, problem_with, read_state
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
-from pretrain.config.recipe import load_config
+from pretrain.config.recipe import as_yaml, load_config
 from pretrain.config.validation import leaves
 from pretrain.data.ledger import chain
 from pretrain.data.ledger.chain import Ledger
@@ -25,11 +26,12 @@ EXPORTS = ("best", "export")
 
 
 class Saved(NamedTuple):
-    """A checkpoint or an export, and what it says of the run. state: of a checkpoint alone."""
+    """A checkpoint or an export, and what it says of the run. state: of a checkpoint alone, else empty."""
 
     name: str
     step: int
     progress: dict[str, Any]
+    config: dict[str, Any]
     state: dict[str, Any]
 
 
@@ -44,7 +46,8 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
         problem = problem_with(path)
         if problem is None:
             state = read_state(path)
-            saved.append(Saved(path.name, int(state["step"]), state.get("progress", {}), state))
+            progress = state.get("progress", {})
+            saved.append(Saved(path.name, int(state["step"]), progress, state["config"], state))
         elif path.is_dir():  # a run that is training removes old ones
             faults.append(f"{path.name} {problem}")
     newest = saved[0].state if saved else {}
@@ -52,7 +55,8 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
         changed = changed_files(run / name)
         faults += [f"{name}/{file} is changed or gone" for file in changed or ()]
         if not changed and (policy := read_policy(run / name)) is not None:
-            saved.append(Saved(name, int(policy["step"]), policy.get("progress", {}), {}))
+            progress = policy.get("progress", {})
+            saved.append(Saved(name, int(policy["step"]), progress, policy["recipe"], {}))
     # behind the checkpoints: a run that is training writes rows first
     lines = whole_lines(run / "metrics.jsonl")
     places = {one.name: one.progress["rows"] for one in saved if one.progress.get("rows")}
@@ -64,6 +68,7 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
         print("export is of an abandoned end: the run was resumed from an earlier step")
     faults += check_chain(lines, places)
     faults += _check_settings(run, newest)
+    faults += check_recorded_settings(lines, saved)
     if newest and not _is_tokenizer(run / "tokenizer", newest["tokenizer_hash"]):
         faults.append("tokenizer/tokenizer.json is not the run's")
     return faults, saved
@@ -96,10 +101,17 @@ def check_chain(lines: Sequence[bytes], places: Mapping[str, Place]) -> Iterator
 
 
 def _name(number: int, line: bytes) -> str:
+    step = _record(line).get("step")
+    return f"line {number} of metrics.jsonl" + (f" (step {step})" if step is not None else "")
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """Return what a line holds; nothing if it cannot be read."""
     try:
-        return f"line {number} of metrics.jsonl (step {json.loads(line)['step']})"
-    except (ValueError, KeyError, TypeError):
-        return f"line {number} of metrics.jsonl"
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def _check_settings(run: Path, newest: Mapping[str, Any]) -> list[str]:
@@ -116,6 +128,20 @@ def _check_settings(run: Path, newest: Mapping[str, Any]) -> list[str]:
         if key in before and value != before[key]
     ]
     return [f"config.yaml is not as the run wrote it: {'; '.join(differing) or 'its text differs'}"]
+
+
+def check_recorded_settings(lines: Sequence[bytes], saved: Sequence[Saved]) -> Iterator[str]:
+    """Yield the checkpoints whose settings are not those of which the start before has written a digest."""
+    digests: dict[str, str] = {}  # link of a line -> the digest in force there
+    digest = ""
+    for line in lines:
+        if b'"config_sha256"' in line:
+            digest = _record(line).get("config_sha256", digest)
+        digests[split_link(line)[1]] = digest
+    for one in saved:
+        wanted = digests.get(one.progress.get("rows", {}).get("link", ""))
+        if wanted and hashlib.sha256(as_yaml(one.config).encode()).hexdigest() != wanted:
+            yield f"{one.name} has other settings than those whose digest metrics.jsonl has before it"
 
 
 def _is_tokenizer(folder: Path, digest: str) -> bool:
