@@ -183,12 +183,12 @@ def engine_json(view: EngineState, engine, items: list[Item]) -> dict[str, Any]:
         "lr_scheduler": None,  # rates are a function of the step, and the loss scale is the trainer's
         "loss_scale": [],
         "counters": {name: int(getattr(engine, name)) for name in _COUNTERS if hasattr(engine, name)},
-        "versions": dict(running_versions()),
+        "versions": dict(_versions()),
     }
 
 
 @functools.cache
-def running_versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Return what runs, by name; to read what is installed takes a while."""
     versions = {"python": platform.python_version(), DISTRIBUTION: own_version()}
     for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):

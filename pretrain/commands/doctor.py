@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pretrain.common import cli
-from pretrain.common.cores import about_processor, threads_of_user, usable_cores
+from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.processes import free_port, python_path
 from pretrain.common.program import DISTRIBUTION
@@ -162,12 +162,15 @@ def parser() -> Findings:
 
 def processor() -> Findings:
     """Say which processor, cores and memory there are, and what limits them."""
-    information = about_processor()
-    flags = information["flags"].split()
+    information: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        information[key.strip()] = value.strip()
+    flags = information.get("flags", "").split()
     special = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     cores, threads, load = usable_cores(), threads_of_user(), os.getloadavg()[0]
-    what = f"{information['model name']}, {cores} cores"
+    what = f"{information.get('model name', 'unknown processor')}, {cores} cores"
     yield Finding("ok", f"{what} ({', '.join(special) or 'no AVX2'}), {memory:.0f} GiB")
     if threads is not None and threads < cores:
         todo = "unset it, unless other work needs the remaining cores"

@@ -1,7 +1,6 @@
 """The processor cores that this process may use, and the threads that its user wants."""
 
 import os
-import platform
 from pathlib import Path
 
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -19,15 +18,6 @@ def usable_cores() -> int:
     except OSError:  # no such description: a virtual machine, another system
         cores = len(logical)
     return max(1, min(cores, _quota() or cores))
-
-
-def about_processor() -> dict[str, str]:
-    """Return what the system says of a processor: "model name", "flags" ...; both may be unknown."""
-    said = {"model name": platform.machine() or "unknown processor", "flags": ""}
-    if Path("/proc/cpuinfo").is_file():
-        lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
-        said |= {key.strip(): value.strip() for key, _, value in lines}
-    return said
 
 
 def ranks_here() -> int:

@@ -55,9 +55,7 @@ def run_module(module: str, arguments: Sequence[str], what: str) -> None:
     what: names the work in the error.
     Raises: UserError if the command fails; it has printed why.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], env=without_rank() | words_allow_nothing()
-    )
+    done = subprocess.run([sys.executable, "-m", module, *arguments], env=_no_rank() | words_allow_nothing())
     if done.returncode:
         raise UserError(f"{what} failed (exit {done.returncode}); {_ABOVE}")
 
@@ -100,7 +98,7 @@ def run_and_stream(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     interrupted, parent = False, os.getpid()
     with subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
-        env=without_rank() | {"PYTHONUNBUFFERED": "1"},
+        env=_no_rank() | {"PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -123,7 +121,7 @@ def run_and_stream(module: str, arguments: Sequence[str]) -> tuple[int, str]:
                     os.killpg(process.pid, signal.SIGINT)
     if interrupted:
         raise KeyboardInterrupt
-    return process.returncode, first_error(last_lines)
+    return process.returncode, _first_error(last_lines)
 
 
 def start_logged(
@@ -184,18 +182,18 @@ def failure_line(log: Path) -> str:
     return (errors or lines or ["it printed nothing"])[-1]
 
 
-def without_rank() -> dict[str, str]:
+def _no_rank() -> dict[str, str]:
     """Return an environment for a process that is no rank and imports the same code."""
     own = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
     return own | {"PYTHONPATH": python_path()}
 
 
-def first_error(lines: Iterable[str]) -> str:
+def _first_error(lines: Iterable[str]) -> str:
     """Return the first error among printed lines, up to a blank line, without the word "error"; or "".
 
     Of several ranks the first to fail says why, and the others that it has ended.
 
-    >>> first_error(["step 1\\n", "[rank 1] error: no such file;\\n", "name another\\n", "\\n", "error: x"])
+    >>> _first_error(["step 1\\n", "[rank 1] error: no such file;\\n", "name another\\n", "\\n", "error: x"])
     'no such file;\\nname another'
     """
     found = re.search(r"^(?:\[rank \d+\] )?error: (.*?)(?:\n\s*\n|\Z)", "".join(lines), re.M | re.S)

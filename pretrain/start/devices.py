@@ -1,13 +1,14 @@
 """Threads and precision of a run on the machine at hand."""
 
 import os
+import platform
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pretrain.common.cores import about_processor, ranks_here
+from pretrain.common.cores import ranks_here
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config, Precision
@@ -18,8 +19,11 @@ _BFLOAT16 = re.compile(r"^(?:flags|Features)\s*:.*\b(?:avx512_bf16|amx_bf16|bf16
 
 
 def device_name() -> str:
-    """Return the model of the GPU, or without one of the processor: on another, sums round in another way."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else about_processor()["model name"]
+    """Return the model of the GPU, or without one of the processor: on another sums may round otherwise."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.machine()
 
 
 def set_threads(config: Config) -> int:

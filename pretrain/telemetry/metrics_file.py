@@ -21,11 +21,6 @@ from pretrain.common.files import replace_durably
 Place = dict[str, Any]
 NO_LINES: Place = {"lines": 0, "link": hashlib.blake2b(b"metrics.jsonl, 1", digest_size=16).hexdigest()}
 """The place before the first line."""
-OF_THE_MACHINE = {
-    *("wall_time", "seconds", "time", "memory", "tokens_per_second", "sequences_per_second", "mfu", "hfu"),
-    *("eta_seconds", "slowest_rank"),
-}
-"""What a row has that the same steps on the same kind of machine do not give again."""
 _LINK = re.compile(rb', "link": "([0-9a-f]{32})"\}\n\Z')
 
 

@@ -1,10 +1,4 @@
-"""Do some steps of a run again, in a folder of its own: the process that `clearly verify --replay` starts.
-
-    python -m pretrain.commands.verify.execute RECIPE --end STEP --ranks N
-
-RECIPE has the settings of the run at these steps, another folder, and the checkpoint before them as
-`checkpoint.resume`. It is the loop of training itself, which goes on in a new folder as a branch does.
-"""
+"""Do the steps of a run behind a checkpoint again: the process that `clearly verify --replay` starts."""
 
 from pathlib import Path
 
@@ -12,38 +6,26 @@ from pathlib import Path
 from pretrain.common.environment import choose_accelerator
 
 # isort: split
-from collections.abc import Iterator
-
-import torch.distributed as dist
-
 from pretrain.checkpoint.store import read_state
 from pretrain.common import cli
 from pretrain.common.shutdown import STOP
 from pretrain.config.recipe import load_config
-from pretrain.config.run import Config
-from pretrain.data.batch import RankBatch
-from pretrain.run import TrainingRun
-from pretrain.start import summary
+from pretrain.run import TrainingRun, start
 from pretrain.start.data import report_damage
 from pretrain.start.local_ranks import start_local_ranks
-from pretrain.step.engine import start_processes
-from pretrain.step.whole_batch import StepResult
-from pretrain.watch.deadline import Watchdog
 
 
 class StepsAgain(TrainingRun):
-    """A run that stops behind step `end`, with the checkpoint and the rows of metrics that it had there."""
+    """A run that saves and stops behind step `end`."""
 
-    def __init__(self, config: Config, watchdog: Watchdog, end: int) -> None:
-        super().__init__(config, None, None, watchdog)
-        self.end = end
+    end = 0
 
     def build(self) -> None:
         super().build()
-        if self.checkpoint is not None:  # a branch chooses among its own evaluations
+        if self.checkpoint is not None:  # a branch forgets it, and chooses among its own evaluations
             self.progress.best_score = read_state(self.checkpoint)["progress"]["best_score"]
 
-    def _step(self, batches: Iterator[RankBatch]) -> StepResult:
+    def _step(self, batches):
         result = super()._step(batches)
         if self.progress.step >= self.end:
             result.request = STOP
@@ -53,26 +35,16 @@ class StepsAgain(TrainingRun):
         report_damage(self.data, self.evaluation.heldout, self.progress, self.telemetry)
 
 
-def execute(recipe: Path, *, end: cli.Count, ranks: cli.Count = 1) -> int:
-    """Do the steps behind a checkpoint again.
+def execute(recipe: Path, *, end: cli.Count, ranks: cli.Count) -> int:
+    """Do steps up to `end` again, on several ranks of this machine.
 
     Args:
-        recipe: the settings, as YAML.
-        end: the last step.
-        ranks: processes, all on this machine.
+        recipe: the run's settings, with another folder, and the checkpoint as `checkpoint.resume`.
     """
-    config = load_config(recipe, {})
+    StepsAgain.end, config = end, load_config(recipe, {})
     choose_accelerator()
     start_local_ranks(ranks)
-    summary.quiet_libraries()
-    start_processes(config.train.rendezvous_seconds)
-    with Watchdog(config.run_folder, config.train.step_deadline) as watchdog:
-        run = StepsAgain(config, watchdog, end)
-        run.open()
-        run.build()
-        code = run.loop()
-    dist.destroy_process_group()
-    return code
+    return start(config, None, False, StepsAgain)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ And what it has recorded of its batches with batches that are made again.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -67,8 +68,7 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
         del places["export"]
         print("export is of an abandoned end: the run was resumed from an earlier step")
     faults += check_chain(lines, places)
-    faults += _check_settings(run, newest)
-    faults += check_recorded_settings(lines, saved)
+    faults += _check_settings(run, lines, newest.get("config", {}), saved)
     if newest and not _is_tokenizer(run / "tokenizer", newest["tokenizer_hash"]):
         faults.append("tokenizer/tokenizer.json is not the run's")
     return faults, saved
@@ -101,46 +101,31 @@ def check_chain(lines: Sequence[bytes], places: Mapping[str, Place]) -> Iterator
 
 
 def _name(number: int, line: bytes) -> str:
-    step = _record(line).get("step")
-    return f"line {number} of metrics.jsonl" + (f" (step {step})" if step is not None else "")
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    """Return what a line holds; nothing if it cannot be read."""
     try:
-        record = json.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
+        return f"line {number} of metrics.jsonl (step {json.loads(line)['step']})"
+    except (ValueError, KeyError, TypeError):
+        return f"line {number} of metrics.jsonl"
 
 
-def _check_settings(run: Path, newest: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with config.yaml, whose digest the last start has recorded."""
-    config = load_config(run / "config.yaml", {})
-    rows = read_metrics(run / "metrics.jsonl")
-    digests = [row["config_sha256"] for row in rows if "config_sha256" in row]
-    if not digests or digests[-1] == sha256_of(run / "config.yaml"):
-        return []
-    before = dict(leaves(newest.get("config", {})))
-    differing = [
-        f"{key} is {value}, and was {before[key]}"
-        for key, value in leaves(config.model_dump(mode="json"))
-        if key in before and value != before[key]
-    ]
-    return [f"config.yaml is not as the run wrote it: {'; '.join(differing) or 'its text differs'}"]
-
-
-def check_recorded_settings(lines: Sequence[bytes], saved: Sequence[Saved]) -> Iterator[str]:
-    """Yield the checkpoints whose settings are not those of which the start before has written a digest."""
-    digests: dict[str, str] = {}  # link of a line -> the digest in force there
-    digest = ""
+def _check_settings(
+    run: Path, lines: Sequence[bytes], newest: Mapping[str, Any], saved: Sequence[Saved]
+) -> Iterator[str]:
+    """Yield which settings are not those whose digest the start before has recorded, also in checkpoints."""
+    config, digest, digests = load_config(run / "config.yaml", {}), "", {}
     for line in lines:
-        if b'"config_sha256"' in line:
-            digest = _record(line).get("config_sha256", digest)
-        digests[split_link(line)[1]] = digest
+        found = re.search(rb'"config_sha256": "([0-9a-f]{64})"', line)
+        digests[split_link(line)[1]] = digest = found[1].decode() if found else digest
+    if digest and digest != sha256_of(run / "config.yaml"):
+        before = dict(leaves(newest))
+        differing = [
+            f"{key} is {value}, and was {before[key]}"
+            for key, value in leaves(config.model_dump(mode="json"))
+            if key in before and value != before[key]
+        ]
+        yield f"config.yaml is not as the run wrote it: {'; '.join(differing) or 'its text differs'}"
     for one in saved:
-        wanted = digests.get(one.progress.get("rows", {}).get("link", ""))
-        if wanted and hashlib.sha256(as_yaml(one.config).encode()).hexdigest() != wanted:
+        wanted = digests.get(one.progress.get("rows", {}).get("link"))
+        if wanted and wanted != hashlib.sha256(as_yaml(one.config).encode()).hexdigest():
             yield f"{one.name} has other settings than those whose digest metrics.jsonl has before it"
 
 

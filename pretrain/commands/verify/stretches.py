@@ -1,12 +1,17 @@
-"""Do stretches of a run again, from one kept checkpoint to the next.
+"""Do stretches of a run again, from one kept checkpoint to the next, and compare what they give.
 
 A stretch is done by the loop of training itself (`execute`), with the settings that the checkpoint at its end
-records, in a temporary folder. `outcome` compares what comes of it.
+records, in a temporary folder. On the same kind of processor every bit must agree. On another one sums round
+in another way, and steps multiply that: there TOLERANCE holds, and what does not round must be the same.
 """
 
+import filecmp
+import math
+import os
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,76 +20,51 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from augment.core.errors import shortened
 from pretrain.api import recipe_file
+from pretrain.checkpoint.store import read_json, read_tensors
 from pretrain.commands.verify.files import Saved
-from pretrain.commands.verify.outcome import comparison, differences, different_exports
 from pretrain.common.errors import UserError
 from pretrain.common.memory import processes_that_fit
-from pretrain.common.processes import first_error, start_logged, wait_for_end, without_rank
+from pretrain.common.processes import python_path, start_logged, wait_for_end
 from pretrain.config.recipe import load_config
+from pretrain.config.validation import leaves
+from pretrain.export.folder import export, read_policy
+from pretrain.start.devices import device_name
 from pretrain.telemetry.formats import format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.watch.ending import FOLDER
 from pretrain.watch.heartbeat import read_all
 
+TOLERANCE = 0.01
+"""Where bits may differ: largest distance of tensors, as a share of the way that the steps have moved them
+(from the start: of their length), and of other numbers, relative or absolute."""
 _UNREPEATABLE = {"rollbacks": "the run rolled back there", "substitutions": "damaged data was replaced there"}
+_DECIDED = "loss", "evaluation", "left_out", "jumped"  # rows of metrics with one of these come from steps
+_NOT_COMPARED = (
+    # of such rows
+    *("wall_time", "seconds", "time", "memory", "tokens_per_second", "sequences_per_second", "mfu", "hfu"),
+    *("eta_seconds", "slowest_rank"),
+    # of state.json and clear.json; the settings are those with which the steps are done again
+    *("versions", "hugging_face.config.transformers_version", "state.machine", "state.config", "data"),
+    *("state.progress.seconds", "state.progress.rows", "progress.seconds", "progress.rows"),
+)
+_OF_VERSIONS = "config.json", "tokenizer_config.json", "config_sentence_transformers.json", "clear.json"
 _BYTES_OF_A_RANK = 1 << 30  # libraries, and the activations of a micro-batch
+_SHOWN = 4
 
 
 class Stretch(NamedTuple):
-    """Steps of a run, up to the checkpoint `after`.
+    """The steps after `begin` up to a checkpoint. before: where they begin; None: at the start."""
 
-    before: the checkpoint before them; None: they are the first. fault: why they cannot be done again, or "".
-    """
-
+    begin: int
     before: Saved | None
     after: Saved
-    fault: str = ""
 
-    @property
-    def begin(self) -> int:
-        return 0 if self.before is None else self.before.step
-
-    @property
-    def steps(self) -> int:
-        return self.after.step - self.begin
-
-    @property
-    def seconds(self) -> float:
-        """How long the run took for them."""
-        before = self.before.progress if self.before else {}
-        return self.after.progress.get("seconds", 0.0) - before.get("seconds", 0.0)
-
-
-def find_stretches(run: Path, saved: Sequence[Saved]) -> list[Stretch]:
-    """Return the stretches between the good checkpoints of a run, in the order of their steps."""
-    rows = read_metrics(run / "metrics.jsonl")
-    starts = [row["step"] for row in rows if "config_sha256" in row]
-    ends = sorted((one for one in saved if one.state), key=lambda one: one.step)
-    pairs = [Stretch(before, after) for before, after in zip([None, *ends], ends, strict=False)]
-    return [pair._replace(fault=_fault(run / "checkpoints", pair, starts)) for pair in pairs]
-
-
-def _fault(folder: Path, stretch: Stretch, starts: Iterable[int]) -> str:
-    """Return why a stretch cannot be done again, or "".
-
-    folder: of the checkpoints. starts: steps at which the run was started.
-    """
-    after, state = stretch.after, stretch.after.state
-    kept, ranks, gpus = state["config"]["checkpoint"], state["world_size"], torch.cuda.device_count()
-    if kept["every"] and stretch.steps > max(kept["every"], kept["keep_every"]):
-        return f"no checkpoint between them is kept (checkpoint.keep {kept['keep']})"
-    if resumed := [step for step in starts if stretch.begin < step < after.step]:
-        return f"the run was resumed at step {resumed[0]}, whose checkpoint is not kept"
-    before = stretch.before.progress if stretch.before else {}
-    for key, what in _UNREPEATABLE.items():
-        if (after.progress.get(key) or []) != (before.get(key) or []):
-            return what
-    parameters = sum(file.stat().st_size for file in (folder / after.name).glob("parameters-*")) / 4
-    most = gpus or max(1, processes_that_fit(parameters, _BYTES_OF_A_RANK))
-    if ranks > most:
-        return f"{ranks} ranks did them, and this machine has {'GPUs' if gpus else 'memory'} for {most}"
-    return ""
+    def progress(self, key: str, otherwise: Any) -> tuple[Any, Any]:
+        """Return what the progress of both checkpoints says."""
+        ends = (self.before.progress if self.before else {}), self.after.progress
+        return ends[0].get(key, otherwise), ends[1].get(key, otherwise)
 
 
 def replay(run: Path, saved: Sequence[Saved], count: int, seed: int, overrides: Mapping[str, Any]) -> bool:
@@ -92,49 +72,81 @@ def replay(run: Path, saved: Sequence[Saved], count: int, seed: int, overrides: 
 
     Args:
         saved: the good checkpoints and exports of the run.
-        count: how many stretches.
-        seed: of the choice.
         overrides: keys of the configuration that are another here, as where the data lies.
 
     Raises:
         UserError: no stretch can be done again.
     """
-    stretches = find_stretches(run, saved)
-    for fault, ones in groupby(stretches, key=lambda stretch: stretch.fault):
-        part = list(ones)
+    ends = sorted((one for one in saved if one.state), key=lambda one: one.step)
+    stretches = [Stretch(a.step if a else 0, a, b) for a, b in zip([None, *ends], ends, strict=False)]
+    starts = [row["step"] for row in read_metrics(run / "metrics.jsonl") if "config_sha256" in row]
+    able = []
+    for fault, group in groupby(stretches, lambda one: _fault(run, one, starts)):
+        part = list(group)
+        able += [] if fault else part
         if fault:
             print(f"steps {part[0].begin + 1} to {part[-1].after.step} cannot be done again: {fault}")
-    able = [stretch for stretch in stretches if not stretch.fault]
-    keep = "--checkpoint.keep 1000, or --checkpoint.keep_every N, keeps the checkpoints of a run"
-    if not able:
-        raise UserError(f"no steps of {run} between two checkpoints can be done again. {keep}")
     if len(able) < len(stretches):
-        print(f"  {keep}")
+        print("  --checkpoint.keep 1000, or --checkpoint.keep_every N, keeps the checkpoints of a run")
+    if not able:
+        raise UserError(f"no steps of {run} between two checkpoints can be done again")
     chosen = sorted(random.Random(seed).sample(able, min(count, len(able))), key=lambda one: one.begin)
-    steps = sum(one.steps for one in chosen)
-    took = format_seconds(sum(one.seconds for one in chosen))
+    steps, done, good = sum(one.after.step - one.begin for one in chosen), 0, True
+    seconds = sum(after - before for before, after in (one.progress("seconds", 0.0) for one in chosen))
     which = f"{len(chosen)} of {len(able)} stretches again, chosen by --replay-seed {seed}"
-    print(f"doing {which}: {steps:,} steps, for which the run took {took}", flush=True)
-    done, good = 0, True
+    print(f"doing {which}: {steps:,} steps, for which the run took {format_seconds(seconds)}", flush=True)
     for one in chosen:
-        tolerance, how = comparison(run / "checkpoints" / one.after.name)
-        with recipe_file(one.after.state["config"]) as recipe:
+        name, how = f"steps {one.begin + 1} to {one.after.step}", _why_not_same_bits(run, one.after)
+        with recipe_file(one.after.config) as recipe:
             again = recipe.parent / "run"
             differ = do_again(run, one, recipe, again, overrides, (done, steps)).splitlines()
-            differ = differ or list(differences(run, again, one.before, one.after, tolerance))
-        done, good = done + one.steps, good and not differ
-        how = f"{'not ' if differ else ''}as recorded, {how}"
-        print("\n  ".join([f"steps {one.begin + 1} to {one.after.step}: {how}", *differ]), flush=True)
-    with recipe_file({}) as recipe:
-        differ = list(different_exports(run, saved, recipe.parent))
-    print(*differ, sep="\n", end="\n" if differ else "")
-    kept = {one.step for one in saved if one.state}
-    for other in (other for other in saved if other.step not in kept):
-        print(f"{other.name}/ is of step {other.step}, whose checkpoint is not kept: it is not compared")
+            differ = differ or list(_differences(run, again, one, TOLERANCE if how else 0.0))
+        done, good = done + one.after.step - one.begin, good and not differ
+        how = f"within {TOLERANCE:.0%}: {how}" if how else "bit for bit"
+        print("\n  ".join([f"{name}: {'not ' if differ else ''}as recorded, {how}", *differ]), flush=True)
     if len(chosen) < len(able):
         share = 1 - 0.05 ** (1 / len(chosen))
         print(f"were {share:.0%} of all stretches forged, 95 of 100 such choices would find one")
-    return good and not differ
+    for one in (one for one in saved if not one.state):
+        differ = ["not compared: the checkpoint of its step is not kept"]
+        if source := next((other for other in ends if other.step == one.step), None):
+            with recipe_file({}) as recipe:
+                differ = list(_different_export(run, one.name, source.name, recipe.parent / one.name))
+            good = good and not differ
+        print(
+            *(f"{one.name}/ of step {one.step}: {what}" for what in differ or ["as its checkpoint"]), sep="\n"
+        )
+    return good
+
+
+def _fault(run: Path, stretch: Stretch, starts: Sequence[int]) -> str:
+    """Return why a stretch cannot be done again, or "". starts: steps at which the run was started."""
+    begin, _, after = stretch
+    kept, ranks, gpus = after.config["checkpoint"], after.state["world_size"], torch.cuda.device_count()
+    if kept["every"] and after.step - begin > max(kept["every"], kept["keep_every"]):
+        return f"no checkpoint between them is kept (checkpoint.keep {kept['keep']})"
+    if resumed := [step for step in starts if begin < step < after.step]:
+        return f"the run was resumed at step {resumed[0]}, whose checkpoint is not kept"
+    for key, what in _UNREPEATABLE.items():
+        before, now = stretch.progress(key, [])
+        if now != before:
+            return what
+    files = (run / "checkpoints" / after.name).glob("parameters-*")
+    fitting = processes_that_fit(sum(file.stat().st_size for file in files) / 4, _BYTES_OF_A_RANK)
+    if ranks > (most := gpus or max(1, fitting)):
+        return f"{ranks} ranks did them, and this machine has {'GPUs' if gpus else 'memory'} for {most}"
+    return ""
+
+
+def _why_not_same_bits(run: Path, after: Saved) -> str:
+    """Return why the steps up to a checkpoint need not give the same bits on this machine; "": they must."""
+    of_torch = read_json(run / "checkpoints" / after.name)["versions"]["torch"]
+    made = after.state.get("machine", {}).get("device", device_name()), f"torch {of_torch}"
+    here = device_name(), f"torch {version('torch')}"
+    why = [f"{old} did them, this is {new}" for old, new in zip(made, here, strict=True) if old != new]
+    if torch.cuda.is_available() and not after.config["train"]["deterministic"]:
+        why.append("train.deterministic is off")
+    return "; ".join(why)
 
 
 def do_again(
@@ -145,40 +157,136 @@ def do_again(
     overrides: Mapping[str, Any],
     progress: tuple[int, int],
 ) -> str:
-    """Do a stretch again; return the error of that, or "".
+    """Do a stretch again in a folder; return the error of that, or "".
 
     Args:
         recipe: what the checkpoint at its end has of its settings.
-        folder: of the run that does it.
         progress: steps of other stretches that are done, and of all.
     """
-    before, state = stretch.before, stretch.after.state
-    settings = dict(overrides) | {
-        "folder": str(folder),
-        "track": (),
-        "train.threads": state.get("machine", {}).get("threads"),
+    begin, before, after = stretch
+    rows, log = read_metrics(run / "metrics.jsonl"), recipe.with_name("log.txt")
+    settings = {
+        **overrides,
+        **{
+            "folder": str(folder),
+            "track": (),
+            "train.threads": after.state.get("machine", {}).get("threads"),
+        },
         "checkpoint.resume": str(run / "checkpoints" / before.name) if before else "never",
         **{"checkpoint.every": 0, "checkpoint.keep": 1, "checkpoint.keep_every": 0},
     }
-    config, environment = load_config(recipe, settings), without_rank()
-    rows = read_metrics(run / "metrics.jsonl")
+    environment = os.environ | {"PYTHONPATH": python_path()}
     if not any("stsb-dev" in row.get("evaluation", {}) for row in rows):
         environment.pop("CLEAR_DATA", None)  # or best/ would be chosen by it
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("steps, left"), TimeRemainingColumn()
     with (
-        recipe_file(config.model_dump(mode="json")) as resolved,
+        recipe_file(load_config(recipe, settings).model_dump(mode="json")) as resolved,
         Progress(*columns, console=Console(stderr=True), transient=True) as bar,
     ):
         task = bar.add_task("", total=progress[1], completed=progress[0])
 
         def advance() -> None:
             for beat in read_all(folder / FOLDER).values():
-                bar.update(task, completed=progress[0] + max(0, beat.step - stretch.begin))
+                bar.update(task, completed=progress[0] + max(0, beat.step - begin))
 
-        log, end = recipe.with_name("log.txt"), str(stretch.after.step)
-        words = [sys.executable, "-m", "pretrain.commands.verify.execute", str(resolved), f"--end={end}"]
-        process = start_logged([*words, f"--ranks={state['world_size']}"], log, environment)
-        code = wait_for_end(process, advance)
-    said = log.read_text("utf-8", "replace").splitlines(keepends=True)
-    error = first_error(said).partition("\n  safe: ")[0] or "".join(said[-3:])
-    return f"{error or 'no message'} (status {code})" if code else ""
+        words = [sys.executable, "-m", "pretrain.commands.verify.execute", str(resolved)]
+        words += [f"--end={after.step}", f"--ranks={after.state['world_size']}"]
+        status = wait_for_end(start_logged(words, log, environment), advance)
+    said = log.read_text("utf-8", "replace")
+    error = said.partition("error: ")[2].partition("\n  safe: ")[0] or said[-500:]
+    return f"status {status}: {error.strip()}" if status else ""
+
+
+# -- what a stretch gives ----------------------------------------------------------
+
+
+def _differences(run: Path, again: Path, stretch: Stretch, tolerance: float) -> Iterator[str]:
+    """Yield how a run differs from one that has done a stretch of it again, in `again`; a sentence each."""
+    begin, before, after = stretch
+    recorded, made = (folder / "checkpoints" / after.name for folder in (run, again))
+    content = read_json(recorded)
+    yield from _different_values(f"{after.name}: ", content, read_json(made), tolerance)
+    for series in content["series"]:
+        origin = dict(read_tensors(recorded.with_name(before.name), series)) if before and tolerance else {}
+        pair = [dict(read_tensors(path, series)) for path in (recorded, made)]
+        yield from (f"{after.name}: {series} {what}" for what in _different_tensors(*pair, origin, tolerance))
+    old, new = (_rows(folder, begin if before else -1, after.step) for folder in (run, again))
+    for step, kind in dict.fromkeys([*old, *new]):
+        where = f"metrics.jsonl, {kind} of step {step}: "
+        rows, others = old.get((step, kind), []), new.get((step, kind), [])
+        if len(rows) != len(others):
+            yield f"{where}there are {len(rows)} such rows, and the steps give {len(others)}"
+        for row, other in zip(rows, others, strict=False):
+            yield from _different_values(where, row, other, tolerance)
+
+
+def _rows(run: Path, begin: int, end: int) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    """Return (step, what makes it one) -> the rows of metrics that steps after `begin` up to `end` decide."""
+    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in read_metrics(run / "metrics.jsonl"):
+        kind = next((kind for kind in _DECIDED if kind in row), None)
+        if kind and isinstance(row.get("step"), int) and begin < row["step"] <= end:
+            found.setdefault((row["step"], kind), []).append(row)
+    return found
+
+
+def _different_values(where: str, recorded: dict, made: dict, tolerance: float) -> Iterator[str]:
+    """Yield where two trees differ, a few of these places."""
+    old, new, found = dict(leaves(recorded)), dict(leaves(made)), []
+    for key in dict.fromkeys([*old, *new]):
+        a, b = old.get(key, "nothing"), new.get(key, "nothing")
+        apart = any(f"{key}.".startswith(f"{name}.") for name in _NOT_COMPARED) or key.endswith(".where")
+        if not apart and not _agree(a, b, tolerance):
+            hint = (
+                " (--eval-data names the benchmarks)" if key.endswith("stsb-dev") and b == "nothing" else ""
+            )
+            a, b = (shortened(str(value), 60) for value in (a, b))
+            found.append(f"{where}{key} is {a}, and the steps give {b}{hint}")
+    more = f"{where}{len(found) - _SHOWN} more values differ"
+    yield from [*found[:_SHOWN], more] if len(found) > _SHOWN else found
+
+
+def _agree(old: Any, new: Any, tolerance: float) -> bool:
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return all(_agree(a, b, tolerance) for a, b in zip(old, new, strict=True))
+    if tolerance and isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance) or old != old != new
+    return repr(old) == repr(new)
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def _different_tensors(recorded: Tensors, made: Tensors, origin: Tensors, tolerance: float) -> Iterator[str]:
+    """Yield, in a sentence, how the tensors of a series differ. origin: those from which the steps began."""
+    found, distance, way = [f"{name} is missing" for name in made.keys() - recorded.keys()], 0.0, 0.0
+    for name, old in recorded.items():
+        new = made.get(name)
+        if new is None or (new.shape, new.dtype) != (old.shape, old.dtype):
+            found.append(f"{name} is none of the steps', or of another shape")
+        elif tolerance:
+            distance += float((new.double() - old.double()).square().sum())
+            way += float((old.double() - origin.get(name, torch.zeros(()))).square().sum())
+        else:
+            bits = [tensor.contiguous().flatten().view(torch.uint8) for tensor in (old, new)]
+            places = (bits[0] != bits[1]).view(-1, old.itemsize).any(1).nonzero().flatten().tolist()
+            if places:
+                first = places[0]
+                values = f"{old.flatten()[first]:.9g}, and the steps give {new.flatten()[first]:.9g}"
+                what = f"{len(places):,} of {old.numel():,} numbers differ, as number {first}"
+                found.append(f"{name}: {what}: {values}")
+    if found:
+        yield found[0] + (f" ({len(found)} of {len(recorded)} tensors differ)" if len(found) > 1 else "")
+    elif not math.sqrt(distance) <= tolerance * math.sqrt(way):
+        share = math.sqrt(distance / way) if way else math.inf
+        yield f"are {share:.2%} of their way from where the steps lead"
+
+
+def _different_export(run: Path, name: str, checkpoint: str, folder: Path) -> Iterator[str]:
+    """Yield what in best/ or export/ is not as its checkpoint exports, which is done in `folder`."""
+    old, new = run / name, export(run / "checkpoints" / checkpoint, folder)
+    yield from _different_values("clear.json ", read_policy(old) or {}, read_policy(new) or {}, 0.0)
+    files = {path.relative_to(new) for suffix in ("json", "safetensors") for path in new.rglob(f"*.{suffix}")}
+    for file in sorted(file for file in files if str(file) not in _OF_VERSIONS):
+        if not ((old / file).is_file() and filecmp.cmp(old / file, new / file, shallow=False)):
+            yield f"{file} is not what {checkpoint} exports to"

@@ -102,7 +102,7 @@ def test_what_cannot_be_done_again_is_said_with_what_keeps_it(kept, tmp_path, ca
     assert "--checkpoint.keep_every N" in said and "steps 9 to 9: as recorded, bit for bit" in said
     last = run / "checkpoints" / "step-00000009"
     edit(last, lambda content: content["state"].update(world_size=1000))
-    with pytest.raises(UserError, match=r"no steps of .* can be done again\. --checkpoint\.keep 1000"):
+    with pytest.raises(UserError, match=r"no steps of .* can be done again"):
         verify(run, replay=1)
     assert "steps 9 to 9 cannot be done again: 1000 ranks did them, and" in capsys.readouterr().out
     edit(last, lambda content: content["state"]["progress"].update(rollbacks=[{"from": 8, "to": 9}]))
@@ -272,7 +272,12 @@ def plant(kind: str, run: Path, data: Path, draw: random.Random, last: bool) -> 
         def change(content: dict) -> None:
             progress = content["state"]["progress"]
             old = progress[key]
-            progress[key] = [*old, draw.randrange(9)] if isinstance(old, list) else old + draw.choice([1, 7])
+            more = {
+                "faults": 3,
+                "jumped": [1, 2],
+                "changes": {"step": 0, "key": "train.lr", "from": 1, "to": 2},
+            }
+            progress[key] = [*old, more[key]] if key in more else old + draw.choice([1, 7])
 
         edit(checkpoint, change)
         return rf"{name}: state.progress.{key}[.\d]* is .*, and the steps give ", data
@@ -327,7 +332,7 @@ def plant(kind: str, run: Path, data: Path, draw: random.Random, last: bool) -> 
         tensors[draw.choice(sorted(tensors))].view(-1)[0] += 1
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
         write_sums(folder)
-        return rf"{folder.name}/, as step-\d+ exports: model.safetensors is another", data
+        return rf"{folder.name}/ of step \d+: model.safetensors is not what step-\\d+ exports to", data
     if kind == "recipe":  # of one checkpoint alone
         edit(
             checkpoint,
@@ -391,18 +396,15 @@ def steps_once() -> Iterator[None]:
         yield
 
 
-def require_found(
-    kept: Path, data: Path, folder: Path, kinds: Sequence[str], seed: int, capsys, last: bool = False
-) -> None:
-    """Plant an edit in a copy of a run, and have it found where it is."""
-    draw = random.Random(seed)
+def missed(kept: Path, data: Path, folder: Path, kinds: Sequence[str], seed: int, last: bool, capsys) -> str:
+    """Plant an edit in a copy of a run; return what is said where it is not found, else ""."""
     kind, run = kinds[seed % len(kinds)], shutil.copytree(kept, folder / "run")
-    pattern, data = plant(kind, run, data, draw, last)
+    pattern, data = plant(kind, run, data, random.Random(seed), last)
     capsys.readouterr()
-    assert verify(run, replay=3, replay_seed=0, data=str(data)) == 1, (seed, kind)
+    status = verify(run, replay=3, replay_seed=0, data=str(data))
     said = capsys.readouterr().out
-    assert re.search(pattern, said), (seed, kind, pattern, said)
     shutil.rmtree(folder)
+    return "" if status == 1 and re.search(pattern, said) else f"{kind}, seed {seed}: {pattern}\n{said}"
 
 
 @pytest.mark.full
@@ -414,10 +416,13 @@ def test_a_run_that_is_sealed_anew_without_an_edit_is_as_recorded(kept, tmp_path
 
 def test_an_edit_of_each_kind_that_steps_do_not_read_is_found(kept, tiny_data, tmp_path, steps_once, capsys):
     for seed in range(len(AFTERWARDS)):
-        require_found(kept, tiny_data, tmp_path / "copy", AFTERWARDS, seed, capsys, last=True)
+        assert not missed(kept, tiny_data, tmp_path / "copy", AFTERWARDS, seed, True, capsys)
 
 
 @pytest.mark.slow
 def test_each_of_100_sealed_edits_is_found(kept, tiny_data, tmp_path, steps_once, capsys):
-    for seed in range(100, 200):
-        require_found(kept, tiny_data, tmp_path / "copy", AFTERWARDS + BEFORE, seed, capsys)
+    tries = (
+        missed(kept, tiny_data, tmp_path / "copy", AFTERWARDS + BEFORE, seed, False, capsys)
+        for seed in range(100)
+    )
+    assert not list(filter(None, tries))
