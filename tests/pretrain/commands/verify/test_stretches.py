@@ -369,11 +369,11 @@ def steps_once(kept) -> Iterator[None]:
     done: dict[str, str] = {}
     do_again = stretches.do_again
 
-    def cached(run, stretch, recipe, folder, overrides, progress) -> str:
+    def cached(run, stretch, recipe, folder, overrides) -> str:
         key = json.dumps([stretch.after.config, sorted(overrides.items()), stretch.after.step])
         copy = Path(cache) / hashlib.sha256(key.encode()).hexdigest()
         if key not in done:
-            done[key] = do_again(run, stretch, recipe, folder, overrides, progress)
+            done[key] = do_again(run, stretch, recipe, folder, overrides)
             if folder.exists():
                 shutil.copytree(folder, copy)
         elif copy.exists():
