@@ -100,8 +100,8 @@ def replay(run: Path, saved: Sequence[Saved], count: int, seed: int, overrides: 
             differ = do_again(run, one, recipe, again, overrides).splitlines()
             differ = differ or list(_differences(run, again, one, TOLERANCE if why else 0.0))
         good, how = good and not differ, f"within {TOLERANCE:.0%}: {why}" if why else "bit for bit"
-        name = f"steps {one.begin + 1} to {one.after.step}: {'not ' if differ else ''}"
-        print("\n  ".join([f"{name}as recorded, {how}", *differ]), flush=True)
+        said = f"not as recorded, compared {how}" if differ else f"as recorded, {how}"
+        print("\n  ".join([f"steps {one.begin + 1} to {one.after.step}: {said}", *differ]), flush=True)
     for one in (one for one in saved if not one.state):
         differ = ["not compared: the checkpoint of its step is not kept"]
         if source := next((other for other in ends if other.step == one.step), None):

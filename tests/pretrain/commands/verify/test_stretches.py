@@ -83,7 +83,7 @@ def test_the_choice_is_the_seeds(kept, capsys, monkeypatch):
     )
     for seed in (1, 1, 5, 7):
         assert verify(kept, replay=1, replay_seed=seed) == 1
-        assert "not as recorded, bit for bit\n  no memory\n" in capsys.readouterr().out
+        assert "not as recorded, compared bit for bit\n  no memory\n" in capsys.readouterr().out
     assert done[0] == done[1] and set(done) == {0, 4, 8}
     verify(kept, replay=2)
     said = capsys.readouterr().out
