@@ -332,7 +332,7 @@ def plant(kind: str, run: Path, data: Path, draw: random.Random, last: bool) -> 
         tensors[draw.choice(sorted(tensors))].view(-1)[0] += 1
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
         write_sums(folder)
-        return rf"{folder.name}/ of step \d+: model.safetensors is not what step-\\d+ exports to", data
+        return rf"{folder.name}/ of step \d+: model.safetensors is not what step-\d+ exports to", data
     if kind == "recipe":  # of one checkpoint alone
         edit(
             checkpoint,
