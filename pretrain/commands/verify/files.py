@@ -108,7 +108,7 @@ def _name(number: int, line: bytes) -> str:
 
 
 def _check_settings(
-    run: Path, lines: Sequence[bytes], newest: Mapping[str, Any], saved: Sequence[Saved]
+    run: Path, lines: Sequence[bytes], newest: dict[str, Any], saved: Sequence[Saved]
 ) -> Iterator[str]:
     """Yield which settings are not those whose digest the start before has recorded, also in checkpoints."""
     config, digest, digests = load_config(run / "config.yaml", {}), "", {}

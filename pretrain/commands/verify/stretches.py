@@ -102,15 +102,14 @@ def replay(run: Path, saved: Sequence[Saved], count: int, seed: int, overrides: 
         good, how = good and not differ, f"within {TOLERANCE:.0%}: {why}" if why else "bit for bit"
         said = f"not as recorded, compared {how}" if differ else f"as recorded, {how}"
         print("\n  ".join([f"steps {one.begin + 1} to {one.after.step}: {said}", *differ]), flush=True)
-    for one in (one for one in saved if not one.state):
+    for made in (other for other in saved if not other.state):
         differ = ["not compared: the checkpoint of its step is not kept"]
-        if source := next((other for other in ends if other.step == one.step), None):
+        if source := next((other for other in ends if other.step == made.step), None):
             with recipe_file({}) as recipe:
-                differ = list(_different_export(run, one.name, source.name, recipe.parent / one.name))
+                differ = list(_different_export(run, made.name, source.name, recipe.with_name(made.name)))
             good = good and not differ
-        print(
-            *(f"{one.name}/ of step {one.step}: {what}" for what in differ or ["as its checkpoint"]), sep="\n"
-        )
+        for what in differ or ["as its checkpoint"]:
+            print(f"{made.name}/ of step {made.step}: {what}")
     return good
 
 
@@ -187,8 +186,9 @@ def _differences(run: Path, again: Path, stretch: Stretch, tolerance: float) -> 
     yield from _different_values(f"{after.name}: ", content, read_json(made), tolerance)
     for series in content["series"]:
         origin = dict(read_tensors(recorded.with_name(before.name), series)) if before and tolerance else {}
-        pair = [dict(read_tensors(path, series)) for path in (recorded, made)]
-        yield from (f"{after.name}: {series} {what}" for what in _different_tensors(*pair, origin, tolerance))
+        old_tensors, new_tensors = (dict(read_tensors(path, series)) for path in (recorded, made))
+        for what in _different_tensors(old_tensors, new_tensors, origin, tolerance):
+            yield f"{after.name}: {series} {what}"
     old, new = (_rows(folder, begin if before else -1, after.step) for folder in (run, again))
     for step, kind in dict.fromkeys([*old, *new]):
         where = f"metrics.jsonl, {kind} of step {step}: "
