@@ -184,7 +184,7 @@ def prepare(
     config = data_config({"sources": listed, **_plain(keys)})
     words = [f"--out={os.fspath(out)}", f"--overwrite={_as_flag(overwrite)}"]
     words += [] if workers is None else [f"--workers={workers}"]
-    with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as recipe:
+    with recipe_file(config.model_dump(mode="json", exclude_unset=True)) as recipe:
         run_to_end("pretrain.prepare", [f"--config={recipe}", *words], "Start it again: it continues")
     return Path(out)
 
@@ -234,7 +234,7 @@ def train(
 
         adopt_interface(config)
     # not what has a default: a dropout that was not given is the checkpoint's
-    with _recipe_file(config.model_dump(mode="json", exclude_unset=True)) as file:
+    with recipe_file(config.model_dump(mode="json", exclude_unset=True)) as file:
         try:
             run_to_end("pretrain.main", [f"--config={file}"], _CONTINUE)
         except KeyboardInterrupt:
@@ -319,7 +319,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _recipe_file(tree: dict[str, Any]) -> Iterator[Path]:
+def recipe_file(tree: dict[str, Any]) -> Iterator[Path]:
     """Write settings as YAML for a command; words of a command line could not tell None from "none"."""
     with tempfile.TemporaryDirectory(prefix="recipe-") as folder:
         path = Path(folder) / "recipe.yaml"

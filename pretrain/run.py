@@ -57,12 +57,15 @@ from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import remove_folder
 
 
-def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> int:
+def start(
+    config: Config, default_recipe: str | Path | None, dry_run: bool, kind: "type[TrainingRun] | None" = None
+) -> int:
     """Train, evaluate, checkpoint and export one run, among the ranks of its job; return the exit code.
 
     Args:
         default_recipe: the recipe where the command named none.
         dry_run: two steps, one evaluation, one checkpoint and one export, in a folder of their own.
+        kind: None: a plain run.
     """
     summary.quiet_libraries()
     check_sources(config)
@@ -82,7 +85,7 @@ def start(config: Config, default_recipe: str | Path | None, dry_run: bool) -> i
         if dry_run:
             empty_run_folder(config.run_folder)
         with Watchdog(config.run_folder, config.train.step_deadline) as watchdog:
-            run = TrainingRun(
+            run = (kind or TrainingRun)(
                 config, default_recipe, min(config.train.steps, 2) if dry_run else None, watchdog
             )
             run.open()

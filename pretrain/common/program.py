@@ -25,7 +25,7 @@ COMMANDS = {
     "search": ("finetune.search", "the sentences of a text that mean most nearly what a query means"),
     "convert": ("pretrain.commands.convert", "pickled weights of a model to safetensors"),
     "show": ("pretrain.commands.show", "one page on a run: curves, a batch, search before and after"),
-    "verify": ("pretrain.commands.verify", "whether a run has read the data that it says"),
+    "verify": ("pretrain.commands.verify", "whether a run has read its data, and its weights come from it"),
     "doctor": ("pretrain.commands.doctor", "what this machine has, what will fail on it, and what to do"),
     "report": ("finetune.report", "one page about runs and models, side by side"),
     "benchmarks": ("finetune.data", "which data sets of the evaluations are there; gets one from the hub"),

@@ -199,7 +199,11 @@ def flags() -> list[tuple[str, str, str, str]]:
 
 def to_yaml(config: Config) -> str:
     """Return the resolved tree as YAML, every key written out."""
-    tree = config.model_dump(mode="json")
+    return as_yaml(config.model_dump(mode="json"))
+
+
+def as_yaml(tree: dict[str, Any]) -> str:
+    """Return a resolved tree, as a checkpoint has it too, as the text of config.yaml."""
     text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
     if any(separator in text for separator in "\x85\u2028\u2029"):  # as they are, PyYAML reads them as spaces
         text = yaml.safe_dump(tree, sort_keys=False)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from pretrain.checkpoint import store
@@ -21,6 +22,7 @@ from pretrain.config.run import Config
 from pretrain.export.folder import export, is_export, read_policy
 from pretrain.export.sums import changed_files
 from pretrain.start.continuity import Inputs
+from pretrain.start.devices import device_name
 from pretrain.step.progress import Progress
 
 
@@ -78,6 +80,7 @@ class Checkpoints(Saver):
                 "tokenizer_hash": self.inputs["tokenizer"]["sha256"],
                 "inputs": self.inputs,
                 "world_size": dist.get_world_size(),
+                "machine": {"device": device_name(), "threads": torch.get_num_threads()},
                 "kept_head": self.engine.module.objective.kept_head_name,
                 **self._of_start,
             },

@@ -1,6 +1,7 @@
 """Threads and precision of a run on the machine at hand."""
 
 import os
+import platform
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ from pretrain.start.local_ranks import threads_of_rank
 
 _BFLOAT16 = re.compile(r"^(?:flags|Features)\s*:.*\b(?:avx512_bf16|amx_bf16|bf16)\b", re.MULTILINE)
 """In /proc/cpuinfo: what a processor with instructions for bfloat16 lists, x86's or ARM's."""
+
+
+def device_name() -> str:
+    """Return the model of the GPU, or without one of the processor: on another sums may round otherwise."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.machine()
 
 
 def set_threads(config: Config) -> int:

@@ -3,10 +3,12 @@
     clearly verify runs/NAME                       # the sequences of every step: fast, no augmentation
     clearly verify runs/NAME --views               # what masking and augmentation made of them, too
     clearly verify runs/NAME --from 1000 --to 2000
+    clearly verify runs/NAME --replay 5            # and five stretches between checkpoints, trained again
 
-No model is needed. The exit status is 1 if a file or a batch is not as recorded.
+No model is needed but for --replay. The exit status is 1 if anything is not as recorded.
 """
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,12 +35,23 @@ def _keys() -> Iterable[tuple]:
     yield from flags()
 
 
-def verify(run: Path, *, views: bool = False, workers: cli.Natural | None = None, **overrides: str) -> int:
+def verify(
+    run: Path,
+    *,
+    views: bool = False,
+    replay: cli.Natural = 0,
+    replay_seed: cli.Natural | None = None,
+    workers: cli.Natural | None = None,
+    **overrides: str,
+) -> int:
     """Check that every file and batch of a run is as it recorded.
 
     Args:
         run: folder of the run.
         views: augment and mask again, too, and compare that.
+        replay: train so many stretches between kept checkpoints again, drawn at random, and compare weights,
+            optimizer, losses and evaluations; in the folder of temporary files (TMPDIR).
+        replay_seed: of the choice of stretches; default: the clock's.
         workers: processes that make views; default: one for each core.
         overrides: from, to: the first and the last step; and any key of the configuration, as --data where
             the data lies elsewhere now.
@@ -57,6 +70,11 @@ def verify(run: Path, *, views: bool = False, workers: cli.Natural | None = None
         print(f"{names}: every file as the run wrote it")
     config = load_config(run / "config.yaml", overrides)
     same = _compare_batches(run, config, saved, (first, last), views, workers)
+    if replay:
+        from pretrain.commands.verify import stretches
+
+        seed = time.time_ns() // 1000 % 10**9 if replay_seed is None else replay_seed
+        same = stretches.replay(run, saved, replay, seed, overrides) and same
     return 0 if same and not faults else 1
 
 
@@ -126,4 +144,4 @@ def _step(name: str, text: str | None) -> int | None:
 
 
 if __name__ == "__main__":
-    cli.run(verify, keys=_keys, first=("views", "from", "to", "workers", "data"))
+    cli.run(verify, keys=_keys, first=("views", "replay", "replay_seed", "from", "to", "workers", "data"))

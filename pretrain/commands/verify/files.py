@@ -3,7 +3,9 @@
 And what it has recorded of its batches with batches that are made again.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 from pretrain.checkpoint.store import candidates, problem_with, read_state
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
-from pretrain.config.recipe import load_config
+from pretrain.config.recipe import as_yaml, load_config
 from pretrain.config.validation import leaves
 from pretrain.data.ledger import Ledger, begin_ledger, extend_ledger
 from pretrain.data.tokenizer import tokenizer_hash
@@ -24,11 +26,12 @@ EXPORTS = ("best", "export")
 
 
 class Saved(NamedTuple):
-    """A checkpoint or an export, and what it says of the run. state: of a checkpoint alone."""
+    """A checkpoint or an export, and what it says of the run. state: of a checkpoint alone, else empty."""
 
     name: str
     step: int
     progress: dict[str, Any]
+    config: dict[str, Any]
     state: dict[str, Any]
 
 
@@ -43,7 +46,8 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
         problem = problem_with(path)
         if problem is None:
             state = read_state(path)
-            saved.append(Saved(path.name, int(state["step"]), state.get("progress", {}), state))
+            progress = state.get("progress", {})
+            saved.append(Saved(path.name, int(state["step"]), progress, state["config"], state))
         elif path.is_dir():  # a run that is training removes old ones
             faults.append(f"{path.name} {problem}")
     newest = saved[0].state if saved else {}
@@ -51,7 +55,8 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
         changed = changed_files(run / name)
         faults += [f"{name}/{file} is changed or gone" for file in changed or ()]
         if not changed and (policy := read_policy(run / name)) is not None:
-            saved.append(Saved(name, int(policy["step"]), policy.get("progress", {}), {}))
+            progress = policy.get("progress", {})
+            saved.append(Saved(name, int(policy["step"]), progress, policy["recipe"], {}))
     # behind the checkpoints: a run that is training writes rows first
     lines = whole_lines(run / "metrics.jsonl")
     places = {one.name: one.progress["rows"] for one in saved if one.progress.get("rows")}
@@ -62,7 +67,7 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
         del places["export"]
         print("export is of an abandoned end: the run was resumed from an earlier step")
     faults += check_chain(lines, places)
-    faults += _check_settings(run, newest)
+    faults += _check_settings(run, lines, newest.get("config", {}), saved)
     if newest and not _is_tokenizer(run / "tokenizer", newest["tokenizer_hash"]):
         faults.append("tokenizer/tokenizer.json is not the run's")
     return faults, saved
@@ -101,20 +106,26 @@ def _name(number: int, line: bytes) -> str:
         return f"line {number} of metrics.jsonl"
 
 
-def _check_settings(run: Path, newest: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with config.yaml, whose digest the last start has recorded."""
-    config = load_config(run / "config.yaml", {})
-    rows = read_metrics(run / "metrics.jsonl")
-    digests = [row["config_sha256"] for row in rows if "config_sha256" in row]
-    if not digests or digests[-1] == sha256_of(run / "config.yaml"):
-        return []
-    before = dict(leaves(newest.get("config", {})))
-    differing = [
-        f"{key} is {value}, and was {before[key]}"
-        for key, value in leaves(config.model_dump(mode="json"))
-        if key in before and value != before[key]
-    ]
-    return [f"config.yaml is not as the run wrote it: {'; '.join(differing) or 'its text differs'}"]
+def _check_settings(
+    run: Path, lines: Sequence[bytes], newest: dict[str, Any], saved: Sequence[Saved]
+) -> Iterator[str]:
+    """Yield which settings are not those whose digest the start before has recorded, also in checkpoints."""
+    config, digest, digests = load_config(run / "config.yaml", {}), "", {}
+    for line in lines:
+        found = re.search(rb'"config_sha256": "([0-9a-f]{64})"', line)
+        digests[split_link(line)[1]] = digest = found[1].decode() if found else digest
+    if digest and digest != sha256_of(run / "config.yaml"):
+        before = dict(leaves(newest))
+        differing = [
+            f"{key} is {value}, and was {before[key]}"
+            for key, value in leaves(config.model_dump(mode="json"))
+            if key in before and value != before[key]
+        ]
+        yield f"config.yaml is not as the run wrote it: {'; '.join(differing) or 'its text differs'}"
+    for one in saved:
+        wanted = digests.get(one.progress.get("rows", {}).get("link"))
+        if wanted and wanted != hashlib.sha256(as_yaml(one.config).encode()).hexdigest():
+            yield f"{one.name} has other settings than those whose digest metrics.jsonl has before it"
 
 
 def _is_tokenizer(folder: Path, digest: str) -> bool:

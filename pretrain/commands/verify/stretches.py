@@ -1,0 +1,268 @@
+"""Do stretches of a run again, from one kept checkpoint to the next, and compare what they give.
+
+A stretch is done by the loop of training itself (`execute`), with the settings that the checkpoint at its end
+records, in a temporary folder. On the same kind of processor every bit must agree. On another one sums round
+in another way, and steps multiply that: there TOLERANCE holds, and what does not round must be the same.
+"""
+
+import filecmp
+import math
+import os
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from augment.core.errors import shortened
+from pretrain.api import recipe_file
+from pretrain.checkpoint.store import read_json, read_tensors
+from pretrain.commands.verify.files import Saved
+from pretrain.common.errors import UserError
+from pretrain.common.memory import processes_that_fit
+from pretrain.common.processes import python_path, start_logged, wait_for_end
+from pretrain.config.recipe import load_config
+from pretrain.config.validation import leaves
+from pretrain.export.folder import export, read_policy
+from pretrain.start.devices import device_name
+from pretrain.telemetry.formats import format_seconds
+from pretrain.telemetry.metrics_file import read_metrics
+from pretrain.watch.ending import FOLDER
+from pretrain.watch.heartbeat import read_all
+
+TOLERANCE = 0.01
+"""Where bits may differ: largest distance of tensors, as a share of the way that the steps have moved them
+(from the start: of their length), and of other numbers, relative or absolute."""
+_UNREPEATABLE = {"rollbacks": "the run rolled back there", "substitutions": "damaged data was replaced there"}
+_DECIDED = "loss", "evaluation", "left_out", "jumped"  # rows of metrics with one of these come from steps
+_NOT_COMPARED = (
+    # of such rows
+    *("wall_time", "seconds", "time", "memory", "tokens_per_second", "sequences_per_second", "mfu", "hfu"),
+    *("eta_seconds", "slowest_rank"),
+    # of state.json and clear.json; the settings are those with which the steps are done again
+    *("versions", "hugging_face.config.transformers_version", "state.machine", "state.config", "data"),
+    *("state.progress.seconds", "state.progress.rows", "progress.seconds", "progress.rows"),
+)
+_OF_VERSIONS = "config.json", "tokenizer_config.json", "config_sentence_transformers.json", "clear.json"
+_BYTES_OF_A_RANK = 1 << 30  # libraries, and the activations of a micro-batch
+_SHOWN = 4
+
+
+class Stretch(NamedTuple):
+    """The steps after `begin` up to a checkpoint. before: where they begin; None: at the start."""
+
+    begin: int
+    before: Saved | None
+    after: Saved
+
+
+def replay(run: Path, saved: Sequence[Saved], count: int, seed: int, overrides: Mapping[str, Any]) -> bool:
+    """Do some stretches again, drawn at random, and print whether they give what is recorded; return that.
+
+    Args:
+        saved: the good checkpoints and exports of the run.
+        overrides: keys of the configuration that are another here, as where the data lies.
+
+    Raises:
+        UserError: no stretch can be done again.
+    """
+    ends = sorted((one for one in saved if one.state), key=lambda one: one.step)
+    stretches = [Stretch(a.step if a else 0, a, b) for a, b in zip([None, *ends], ends, strict=False)]
+    starts = [row["step"] for row in read_metrics(run / "metrics.jsonl") if "config_sha256" in row]
+    able = []
+    for fault, group in groupby(stretches, lambda one: _fault(run, one, starts)):
+        part = list(group)
+        able += [] if fault else part
+        if fault:
+            print(f"steps {part[0].begin + 1} to {part[-1].after.step} cannot be done again: {fault}")
+    if len(able) < len(stretches):
+        print("  --checkpoint.keep 1000, or --checkpoint.keep_every N, keeps the checkpoints of a run")
+    if not able:
+        raise UserError(f"no steps of {run} between two checkpoints can be done again")
+    chosen, good = (
+        sorted(random.Random(seed).sample(able, min(count, len(able))), key=lambda one: one.begin),
+        True,
+    )
+    seconds = sum(b.progress["seconds"] - (a.progress["seconds"] if a else 0) for _, a, b in chosen)
+    which = f"{len(chosen)} of {len(able)} stretches again, chosen by --replay-seed {seed}"
+    steps = sum(one.after.step - one.begin for one in chosen)
+    print(f"doing {which}: {steps:,} steps, for which the run took {format_seconds(seconds)}", flush=True)
+    for one in chosen:
+        why = _why_not_same_bits(run, one.after)
+        with recipe_file(one.after.config) as recipe:
+            again = recipe.with_name("run")
+            differ = do_again(run, one, recipe, again, overrides).splitlines()
+            differ = differ or list(_differences(run, again, one, TOLERANCE if why else 0.0))
+        good, how = good and not differ, f"within {TOLERANCE:.0%}: {why}" if why else "bit for bit"
+        said = f"not as recorded, compared {how}" if differ else f"as recorded, {how}"
+        print("\n  ".join([f"steps {one.begin + 1} to {one.after.step}: {said}", *differ]), flush=True)
+    for made in (other for other in saved if not other.state):
+        differ = ["not compared: the checkpoint of its step is not kept"]
+        if source := next((other for other in ends if other.step == made.step), None):
+            with recipe_file({}) as recipe:
+                differ = list(_different_export(run, made.name, source.name, recipe.with_name(made.name)))
+            good = good and not differ
+        for what in differ or ["as its checkpoint"]:
+            print(f"{made.name}/ of step {made.step}: {what}")
+    return good
+
+
+def _fault(run: Path, stretch: Stretch, starts: Sequence[int]) -> str:
+    """Return why a stretch cannot be done again, or "". starts: steps at which the run was started."""
+    begin, before, after = stretch
+    kept, ranks, gpus = after.config["checkpoint"], after.state["world_size"], torch.cuda.device_count()
+    if kept["every"] and after.step - begin > max(kept["every"], kept["keep_every"]):
+        return f"no checkpoint between them is kept (checkpoint.keep {kept['keep']})"
+    if resumed := [step for step in starts if begin < step < after.step]:
+        return f"the run was resumed at step {resumed[0]}, whose checkpoint is not kept"
+    earlier = before.progress if before else {}
+    if what := [what for key, what in _UNREPEATABLE.items() if after.progress[key] != earlier.get(key, [])]:
+        return what[0]
+    files = (run / "checkpoints" / after.name).glob("parameters-*")
+    fitting = processes_that_fit(sum(file.stat().st_size for file in files) / 4, _BYTES_OF_A_RANK)
+    if ranks > (most := gpus or max(1, fitting)):
+        return f"{ranks} ranks did them, and this machine has {'GPUs' if gpus else 'memory'} for {most}"
+    return ""
+
+
+def _why_not_same_bits(run: Path, after: Saved) -> str:
+    """Return why the steps up to a checkpoint need not give the same bits on this machine; "": they must."""
+    of_torch = read_json(run / "checkpoints" / after.name)["versions"]["torch"]
+    made = after.state.get("machine", {}).get("device", device_name()), f"torch {of_torch}"
+    here = device_name(), f"torch {version('torch')}"
+    why = [f"{old} did them, this is {new}" for old, new in zip(made, here, strict=True) if old != new]
+    if torch.cuda.is_available() and not after.config["train"]["deterministic"]:
+        why.append("train.deterministic is off")
+    return "; ".join(why)
+
+
+def do_again(run: Path, stretch: Stretch, recipe: Path, folder: Path, overrides: Mapping[str, Any]) -> str:
+    """Do a stretch again in a folder, by the settings of a recipe; return the error of that, or ""."""
+    begin, before, after = stretch
+    settings = {
+        **overrides,
+        **{
+            "folder": str(folder),
+            "track": (),
+            "train.threads": after.state.get("machine", {}).get("threads"),
+        },
+        **{"checkpoint.every": 0, "checkpoint.keep": 1, "checkpoint.keep_every": 0},
+        "checkpoint.resume": str(run / "checkpoints" / before.name) if before else "never",
+    }
+    environment, log = os.environ | {"PYTHONPATH": python_path()}, recipe.with_name("log.txt")
+    if not any("stsb-dev" in row.get("evaluation", {}) for row in read_metrics(run / "metrics.jsonl")):
+        environment.pop("CLEAR_DATA", None)  # or best/ would be chosen by it
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("steps, left"), TimeRemainingColumn()
+    resolved = recipe_file(load_config(recipe, settings).model_dump(mode="json"))
+    with resolved as file, Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=after.step - begin)
+
+        def advance() -> None:
+            for beat in read_all(folder / FOLDER).values():
+                bar.update(task, completed=beat.step - begin)
+
+        words = [sys.executable, "-m", "pretrain.commands.verify.execute", str(file)]
+        words += [f"--end={after.step}", f"--ranks={after.state['world_size']}"]
+        status = wait_for_end(start_logged(words, log, environment), advance)
+    said = log.read_text("utf-8", "replace")
+    error = said.partition("error: ")[2].partition("\n  safe: ")[0] or said[-500:]
+    return f"status {status}: {error.strip()}" if status else ""
+
+
+# -- what a stretch gives ----------------------------------------------------------
+
+
+def _differences(run: Path, again: Path, stretch: Stretch, tolerance: float) -> Iterator[str]:
+    """Yield how a run differs from one that has done a stretch of it again, in `again`; a sentence each."""
+    begin, before, after = stretch
+    recorded, made = (folder / "checkpoints" / after.name for folder in (run, again))
+    content = read_json(recorded)
+    yield from _different_values(f"{after.name}: ", content, read_json(made), tolerance)
+    for series in content["series"]:
+        origin = dict(read_tensors(recorded.with_name(before.name), series)) if before and tolerance else {}
+        old_tensors, new_tensors = (dict(read_tensors(path, series)) for path in (recorded, made))
+        for what in _different_tensors(old_tensors, new_tensors, origin, tolerance):
+            yield f"{after.name}: {series} {what}"
+    old, new = (_rows(folder, begin if before else -1, after.step) for folder in (run, again))
+    for step, kind in dict.fromkeys([*old, *new]):
+        where = f"metrics.jsonl, {kind} of step {step}: "
+        rows, others = old.get((step, kind), []), new.get((step, kind), [])
+        if len(rows) != len(others):
+            yield f"{where}there are {len(rows)} such rows, and the steps give {len(others)}"
+        for row, other in zip(rows, others, strict=False):
+            yield from _different_values(where, row, other, tolerance)
+
+
+def _rows(run: Path, begin: int, end: int) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    """Return (step, what makes it one) -> the rows of metrics that steps after `begin` up to `end` decide."""
+    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in read_metrics(run / "metrics.jsonl"):
+        kind = next((kind for kind in _DECIDED if kind in row), None)
+        if kind and isinstance(row.get("step"), int) and begin < row["step"] <= end:
+            found.setdefault((row["step"], kind), []).append(row)
+    return found
+
+
+def _different_values(where: str, recorded: dict, made: dict, tolerance: float) -> Iterator[str]:
+    """Yield where two trees differ, a few of these places."""
+    old, new, found = dict(leaves(recorded)), dict(leaves(made)), []
+    for key in dict.fromkeys([*old, *new]):
+        a, b = old.get(key, "nothing"), new.get(key, "nothing")
+        apart = any(f"{key}.".startswith(f"{name}.") for name in _NOT_COMPARED) or key.endswith(".where")
+        if not apart and not _agree(a, b, tolerance):
+            a, b = (shortened(str(value), 60) for value in (a, b))
+            found.append(f"{where}{key} is {a}, and the steps give {b}")
+    more = f"{where}{len(found) - _SHOWN} more values differ"
+    yield from [*found[:_SHOWN], more] if len(found) > _SHOWN else found
+
+
+def _agree(old: Any, new: Any, tolerance: float) -> bool:
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return all(_agree(a, b, tolerance) for a, b in zip(old, new, strict=True))
+    if tolerance and isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance) or old != old != new
+    return repr(old) == repr(new)
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def _different_tensors(recorded: Tensors, made: Tensors, origin: Tensors, tolerance: float) -> Iterator[str]:
+    """Yield, in a sentence, how the tensors of a series differ. origin: those from which the steps began."""
+    found, distance, way = [f"{name} is missing" for name in made.keys() - recorded.keys()], 0.0, 0.0
+    for name, old in recorded.items():
+        new = made.get(name)
+        if new is None or (new.shape, new.dtype) != (old.shape, old.dtype):
+            found.append(f"{name} is none of the steps', or of another shape")
+        elif tolerance:
+            distance += float((new.double() - old.double()).square().sum())
+            way += float((old.double() - origin.get(name, torch.zeros(()))).square().sum())
+        else:
+            bits = [tensor.contiguous().flatten().view(torch.uint8) for tensor in (old, new)]
+            places = (bits[0] != bits[1]).view(-1, old.itemsize).any(1).nonzero().flatten().tolist()
+            if places:
+                first = places[0]
+                values = f"{old.flatten()[first]:.9g}, and the steps give {new.flatten()[first]:.9g}"
+                what = f"{len(places):,} of {old.numel():,} numbers differ, as number {first}"
+                found.append(f"{name}: {what}: {values}")
+    if found:
+        yield found[0] + (f" ({len(found)} of {len(recorded)} tensors differ)" if len(found) > 1 else "")
+    elif not math.sqrt(distance) <= tolerance * math.sqrt(way):
+        share = math.sqrt(distance / way) if way else math.inf
+        yield f"are {share:.2%} of their way from where the steps lead"
+
+
+def _different_export(run: Path, name: str, checkpoint: str, folder: Path) -> Iterator[str]:
+    """Yield what in best/ or export/ is not as its checkpoint exports, which is done in `folder`."""
+    old, new = run / name, export(run / "checkpoints" / checkpoint, folder)
+    yield from _different_values("clear.json ", read_policy(old) or {}, read_policy(new) or {}, 0.0)
+    files = {path.relative_to(new) for suffix in ("json", "safetensors") for path in new.rglob(f"*.{suffix}")}
+    for file in sorted(file for file in files if str(file) not in _OF_VERSIONS):
+        if not ((old / file).is_file() and filecmp.cmp(old / file, new / file, shallow=False)):
+            yield f"{file} is not what {checkpoint} exports to"
