@@ -23,7 +23,6 @@ COMMANDS = {
     "cola_probe": "main",
     "nli_distance": "main",
     "anli": "main",
-    "baselines": "averaged",
     "senteval.__main__": "main",
     "glue.command": "glue",
     "geometry.__main__": "geometry",
