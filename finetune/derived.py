@@ -162,14 +162,15 @@ def weigh_tokens(model: Any, weights: np.ndarray, name: str) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling, WordWeights
 
     modules = [*model]
-    place = next((place for place, module in enumerate(modules) if isinstance(module, Pooling)), None)
-    pooling = None if place is None else modules[place].pooling_mode
-    if pooling != "mean" or any(isinstance(module, WordWeights) for module in modules):
-        what = f"{pooling or 'no'} pooling" if pooling != "mean" else "such weights already"
+    kinds = [type(module) for module in modules]
+    pooling = modules[kinds.index(Pooling)].pooling_mode if Pooling in kinds else "no"
+    if pooling != "mean" or WordWeights in kinds:
+        what = "such weights already" if pooling == "mean" else f"{pooling} pooling"
         raise UserError(f"weights of tokens are for a mean over tokens, and {name} has {what}")
     tokens = model.tokenizer.convert_ids_to_tokens(range(len(weights)))
-    words = [token or f"no token {place}" for place, token in enumerate(tokens)]
-    modules.insert(place, WordWeights(words, dict(zip(words, weights.tolist(), strict=True))))
+    words = [token or f"no token {number}" for number, token in enumerate(tokens)]
+    by_word = dict(zip(words, weights.tolist(), strict=True))
+    modules.insert(kinds.index(Pooling), WordWeights(words, by_word))
     return _like(model, modules)
 
 
