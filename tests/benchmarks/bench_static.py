@@ -1,18 +1,16 @@
 """A static table beside the encoder that it is made of: sentences/s in the same process.
 
-    python tests/benchmarks/bench_static.py --model RUN [--sentences 20000] [--rounds 5] [--threads 1]
+    clearly export MODEL --out STATIC --static encoded --text FILES
+    python tests/benchmarks/bench_static.py MODEL STATIC [--sentences 20000] [--rounds 5] [--threads 1]
 
-The table is what `clearly export --static encoded` writes, fitted on the same sentences. Texts in, vectors
-out: tokenizing is in the time. The encoder runs packed and reads a twentieth of the sentences; the table is
-read by sentence-transformers with batches of 32 (the library's default) and of 1,024. They take turns; CPU
-time of the process, medians over rounds.
+Texts in, vectors out: tokenizing is in the time. The encoder runs packed and reads a twentieth of the sentences;
+the table is read by sentence-transformers with batches of 32 (the library's default) and of 1,024. They take
+turns; CPU time of the process, medians over rounds.
 """
 
 import argparse
-import gzip
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -28,7 +26,6 @@ from rich.console import Console
 from rich.table import Table
 from sentence_transformers import SentenceTransformer
 
-from finetune.derived import derive
 from finetune.encoders.models import open_model
 
 
@@ -46,12 +43,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     transformers.utils.logging.set_verbosity_error()
     texts, origin = load_sentences(options.sentences)
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = Path(folder, "text.txt.gz")
-        with gzip.open(corpus, "wt", encoding="utf-8") as file:
-            file.writelines(f"{text}\n" for text in texts)
-        print(*derive(options.model, f"{folder}/static", static="encoded", text=str(corpus)), sep="\n")
-        static = SentenceTransformer(f"{folder}/static", device="cpu")
+    static = SentenceTransformer(options.static, device="cpu")
     encoder = open_model(options.model, quiet=True)
     few = texts[::20]
     sides = {
