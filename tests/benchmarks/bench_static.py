@@ -3,9 +3,9 @@
     clearly export MODEL --out STATIC --static encoded --text FILES
     python tests/benchmarks/bench_static.py MODEL STATIC [--sentences 20000] [--rounds 5] [--threads 1]
 
-Texts in, vectors out: tokenizing is in the time. The encoder runs packed and reads a twentieth of the sentences;
-the table is read by sentence-transformers with batches of 32 (the library's default) and of 1,024. They take
-turns; CPU time of the process, medians over rounds.
+Texts in, vectors out: tokenizing is in the time. The encoder runs packed and reads a twentieth of the
+sentences; the table is read by sentence-transformers with batches of 32 (the library's default) and of 1,024.
+They take turns; CPU time of the process, medians over rounds.
 """
 
 import argparse
@@ -33,9 +33,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--model", required=True, help="a run, an export, or a model of sentence-transformers"
-    )
+    parser.add_argument("model", help="a run, an export, or a model of sentence-transformers")
+    parser.add_argument("static", help="the folder of the table")
     parser.add_argument("--sentences", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
     parser.add_argument("--threads", type=int, default=1)
