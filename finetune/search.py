@@ -11,7 +11,6 @@ that a second search by the same weights encodes the query and new sentences alo
 """
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,19 +21,13 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model, with_kept_vectors
 from finetune.encoders.source import names_function, resolve
 from finetune.flags import Model, Pooling, VectorPrecision
+from finetune.texts import read_lines, read_split
 from pretrain.benchmarks.distinct import unit
-from pretrain.benchmarks.files import is_file_of_lines, read_queries, read_sentences
+from pretrain.benchmarks.files import read_queries
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
-from pretrain.common.typed_values import parse_value
-from pretrain.config.data import Source, data_config
-from pretrain.data.manifest import MANIFEST
-from pretrain.prepare.sentences import sentences_of
-from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.rows import Faults, documents
 
-_MOST_NAMED = 20  # of what cannot be read
 _COSINES_AT_ONCE = 1 << 26  # 256 MB
 
 
@@ -129,57 +122,6 @@ def _open(
         said = f"note: {counts}, at which {model.name} cuts them: their ends are not searched{remedy}"
         print(said, file=sys.stderr)
     return model, vectors
-
-
-def read_lines(text: str) -> list[str]:
-    """Return the different sentences of a file with one a line."""
-    _refuse_prepared(text)
-    if os.path.isdir(text) or not is_file_of_lines(Path(text)):
-        kinds = "folders, text, jsonl, csv and parquet files, and data sets of the hub"
-        raise UserError(
-            f"--text {text} is no file of sentences, one a line: add --split, which reads {kinds}"
-        )
-    if not os.path.isfile(text):  # a list or a glob, perhaps, which may be longer than a path
-        raise UserError(f"--text {text}: there is no such file; --split reads several, and globs")
-    return read_sentences(Path(text), "text")
-
-
-def read_split(text: str) -> list[str]:
-    """Return the different sentences of texts, in order, cleaned and split as a preparation does it.
-
-    What cannot be read is printed to standard error.
-
-    Args:
-        text: sources of `clearly prepare`, as typed there: files, folders, globs and data sets of the hub, by
-            commas, or a list of mappings in YAML.
-    """
-    _refuse_prepared(text)
-    faults, found = Faults(), dict[str, None]()
-    given = parse_value(text, list[Source], "--text")
-    try:
-        sources = data_config({"sources": given}).sources
-        for task in plan_tasks(sources):
-            of_task = Faults(faults.counts)  # each names a few of its own
-            for document in documents(task, sources[task.source], of_task):
-                found |= dict.fromkeys(sentences_of(document))
-            faults.named += of_task.named
-    except UserError as error:
-        # a preparation's flag for the same
-        raise UserError(f"--text {text}: {error}".replace("--source ", "--text ")) from error
-    for name, count in sorted(faults.counts.items()):
-        print(f"note: {count:,} {name.replace('_', ' ')}", file=sys.stderr)
-    for fault in faults.named[:_MOST_NAMED]:
-        print(f"  {fault}", file=sys.stderr)
-    if not found:
-        raise UserError(f"--text {text}: there is no sentence in it")
-    return list(found)
-
-
-def _refuse_prepared(folder: str) -> None:
-    if os.path.isfile(os.path.join(folder, MANIFEST)):
-        raise UserError(
-            f"--text {folder} is prepared data, which holds no text: name its sources, with --split"
-        )
 
 
 if __name__ == "__main__":

@@ -35,11 +35,11 @@ MAY = {
         "copytree save_pretrained save_file",
         "libraries, into a hidden folder",
     ),
-    "pretrain.export.__main__": ("TemporaryDirectory", "of an export on trial"),
+    "pretrain.commands.export": ("TemporaryDirectory", "of an export on trial"),
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
     "pretrain.data.remote": ("TemporaryDirectory", "of a manifest that is not checked yet"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
-    "finetune.baselines": ("save_pretrained", "a library, into a hidden folder"),
+    "finetune.derived": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.judge.averaging": ("save_file", "a library, into a hidden folder"),
     "pretrain.commands.convert": (
         "save_file",
@@ -132,7 +132,7 @@ TRIED_BY = {
     "pretrain/commands/test_command_faults.py": "pretrain.commands.mine pretrain.commands.convert",
     "finetune/glue/test_run_faults.py": "finetune.glue.store finetune.tuning.finetuning",
     "finetune/judge/test_writing_faults.py": "finetune.judge.heldout finetune.judge.averaging",
-    "finetune/test_result_faults.py": "finetune.baselines finetune.encoders.kept_vectors "
+    "finetune/test_result_faults.py": "finetune.derived finetune.encoders.kept_vectors "
     "finetune.results pretrain.commands.sweep.table",
 }
 TRIED_ALONE = {

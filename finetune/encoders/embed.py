@@ -14,7 +14,6 @@ from augment.core.pretrained import pretrained, pretrained_model
 from finetune.encoders.padded import tokenized
 from finetune.encoders.source import OWN_MODULES, ModelSource
 from pretrain.common.errors import UserError
-from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import ProjectionHead, simcse_head
 from pretrain.model.modules import evaluation_mode
@@ -136,11 +135,10 @@ def load_model(source: ModelSource, pooler: bool = False, quiet: bool = False) -
     own = modules.pooling if modules is not None and not modules.others else "mean"
     encoder = load_encoder(location, tokenizer, source.trained_pooling or own)
     if modules is not None:
-        encoder.leave_out(unpooled_prompts(modules.interface, tokenizer))
+        modules.install(encoder, tokenizer)
+        encoder.normalize = modules.interface.normalize and not pooler
     if pooler:
         encoder.pooling, encoder.head = "cls", load_pooler(location)
-    elif modules is not None:
-        encoder.head, encoder.normalize = modules.head, modules.interface.normalize
     if source.policy and not pooler and not quiet:
         through = ", through the head that it keeps" if encoder.head is not None else ""
         print(f"trained with {encoder.pooling} pooling{through}", file=sys.stderr)

@@ -311,7 +311,7 @@ def _open_encoder(
     why = _unknown_modules(source) if own else ""
     if not why and _runs_packed(source.location):
         return PackedModel.open(source, pooling, token_budget, max_length, quiet)
-    if own and not quiet:
+    if own and not quiet and "StaticEmbedding" not in why:
         why = f"packing does not know its {why or 'type of transformer'}"
         print(f"note: {source.name} runs padded, which takes longer: {why}", file=sys.stderr)
     if own:

@@ -20,7 +20,7 @@ COMMANDS = {
     "mine": ("pretrain.commands.mine", "hard negatives for labelled pairs: triples to train on"),
     "sweep": ("pretrain.commands.sweep", "several runs and seeds, one table, with intervals"),
     "eval": ("finetune.evaluate", "an encoder by a suite of evaluations, within a budget of time"),
-    "export": ("pretrain.export", "a run's encoder for transformers and sentence-transformers"),
+    "export": ("pretrain.commands.export", "an encoder for sentence-transformers: whole, whitened, static"),
     "compare": ("finetune.compare", "what differs between runs: recipes, curves, scores with intervals"),
     "search": ("finetune.search", "the sentences of a text that mean most nearly what a query means"),
     "convert": ("pretrain.commands.convert", "pickled weights of a model to safetensors"),
@@ -43,7 +43,6 @@ COMMANDS = {
     "zh-sts": ("finetune.zh_sts", "Chinese STS-B"),
     "geometry": ("finetune.geometry", "alignment, uniformity, isotropy, what each augmentation does"),
     "figures": ("finetune.figures", "figures of a sweep's table"),
-    "baselines": ("finetune.baselines", "an encoder to compare with: whitened vectors"),
 }
 """Word of `clearly` -> the module that it starts, and what it does."""
 

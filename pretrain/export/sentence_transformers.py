@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,9 +25,12 @@ from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.heads import ACTIVATIONS, ProjectionHead
 from pretrain.model.pooling import SECOND_STATE, check_pooling
 
+if TYPE_CHECKING:
+    from pretrain.model.encoder import SentenceEncoder
+
 POOLED_TYPES = ("bert", "roberta", "xlm-roberta")
 """Model types whose encoder class of transformers has a pooler behind [CLS]."""
-ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+ORDER = ("Transformer", "WordWeights", "Pooling", "Dense", "Normalize")
 """Modules that have a counterpart in packed rows, in the only order."""
 TASK = "feature-extraction"
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
@@ -67,6 +70,13 @@ class Modules:
     interface: Interface
     others: list[str]
     """What has no counterpart in packed rows; empty: the vectors are those of pooling and head."""
+    token_weights: torch.Tensor | None = None
+    """float32[V]: the weight of each token in the mean; None: all alike."""
+
+    def install(self, encoder: "SentenceEncoder", tokenizer: Any) -> None:
+        """Let an encoder make its vectors so; whether it normalises them is left to the caller."""
+        encoder.head, encoder.token_weights = self.head, self.token_weights
+        encoder.leave_out(unpooled_prompts(self.interface, tokenizer))
 
 
 def write_modules(
@@ -159,11 +169,15 @@ def read_modules(source: str) -> Modules | None:
         pooled = _content(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
         pooling = " and ".join(_modes({"pooling_mode": "none"} if pooled is None else pooled))
         head = _read_dense(source, paths["Dense"]) if "Dense" in paths else None
+        weights = _read_word_weights(source, paths["WordWeights"]) if "WordWeights" in paths else None
+        include_prompt = (pooled or {}).get("include_prompt", True)
         texts: dict[str, Any] = next(filter(None, (_content(source, name) for name in CONFIGS)), {})
         others = {
             foreign or "order of modules": kinds != [kind for kind in plain if kind in kinds],
             f"pooling {pooling}": pooling not in ("cls", "mean"),
             "Dense": "Dense" in paths and head is None,
+            # the library scales the first token by its weight, too, and divides by the weights of prompts
+            "WordWeights": weights is not None and not (pooling == "mean" and include_prompt),
             "transformer in a folder of its own": bool(paths.get("Transformer")),
             "transformer of another task": texts.get("transformer_task", TASK) != TASK,
             "do_lower_case": bool(texts.get("do_lower_case")),
@@ -177,10 +191,11 @@ def read_modules(source: str) -> Modules | None:
             "Normalize" in paths,
             said.get("prompts") or {},
             said.get("default_prompt_name"),
-            (pooled or {}).get("include_prompt", True),
+            include_prompt,
             said.get("similarity_fn_name"),
         )
-        return Modules(pooling, head, interface, [what for what, there in others.items() if there])
+        foreign_parts = [what for what, there in others.items() if there]
+        return Modules(pooling, head, interface, foreign_parts, weights)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(f"modules of '{source}' cannot be read: {type(error).__name__}: {error}") from error
 
@@ -203,6 +218,14 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
     tensors = {key.removeprefix("linear."): tensor for key, tensor in load_file(weights).items()}
     head.layers[0].load_state_dict(tensors)
     return head.eval()
+
+
+def _read_word_weights(source: str, path: str) -> torch.Tensor:
+    """Read the weight of each token, float32[V], as the library does: from the settings alone."""
+    settings = _content(source, f"{path}/config.json")
+    given, other = settings["word_weights"], settings.get("unknown_word_weight", 1)
+    weights = [given.get(word, given.get(word.lower(), other)) for word in settings["vocab"]]
+    return torch.tensor(weights, dtype=torch.float32)
 
 
 def _modes(settings: Mapping[str, Any]) -> list[str]:

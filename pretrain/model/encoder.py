@@ -64,6 +64,9 @@ class SentenceEncoder(nn.Module):
         self.random_head = False
         """Whether the masked-language head was not in the checkpoint, and starts at random values."""
         install(lm)
+        self.token_weights: Tensor | None
+        """float32[V]: the weight of each token in means; None: all alike."""
+        self.register_buffer("token_weights", None, persistent=False)
         self._left_out: list[Tensor] = []
         self._copies: Copies | None = None
         self._first_position = self.family.first_position(lm.config)
@@ -224,7 +227,8 @@ class SentenceEncoder(nn.Module):
             keys = None
         elif keys is None:
             keys = torch.randint(-(2**63), 2**63 - 1, (len(lengths),)).numpy().view(np.uint64)
-        device, pooled = self.lm.device, self._pooled(ids, lengths) if self._left_out else None
+        device, plain = self.lm.device, self.token_weights is None and not self._left_out
+        pooled = None if plain else self._pooled(ids, lengths)
         row = PackedRow.build(ids, lengths, device, self._pad_id, self._first_position, token_types, keys)
         return row if pooled is None else replace(row, pooled=pooled)
 
@@ -250,15 +254,16 @@ class SentenceEncoder(nn.Module):
         )
 
     def _pooled(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Return which tokens a mean is over, bool[T]: all but those of `leave_out`."""
-        pooled = torch.ones_like(ids, dtype=torch.bool)
+        """Return which tokens a mean is over, bool[T], or their weights: none for those of `leave_out`."""
+        weights = self.token_weights
+        pooled = torch.ones_like(ids, dtype=torch.bool) if weights is None else weights[ids]
         starts = lengths.cumsum(0) - lengths
         for prompt in self._left_out:
             # [CLS], the prompt, and at least one token more
             longer = starts[lengths > len(prompt) + 1]
             places, tokens = send([longer[:, None] + torch.arange(len(prompt) + 1), prompt], ids.device)
             begins = (ids[places[:, 1:]] == tokens).all(1, keepdim=True)
-            pooled[places] &= ~begins
+            pooled[places] *= ~begins
         return pooled
 
     def _state(self, row: PackedRow) -> ForwardState:

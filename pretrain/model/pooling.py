@@ -38,7 +38,7 @@ class PackedStates:
     lengths: Tensor
     """int64[N], on the states' device."""
     pooled: Tensor | None = None
-    """bool[T]: the tokens that a mean is over; None: all."""
+    """bool[T]: the tokens that a mean is over; or float32[T], their weights in it; None: all alike."""
 
 
 def check_pooling(pooling: str) -> str:
@@ -65,12 +65,13 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
 
 
 def _mean(values: Tensor, states: PackedStates) -> Tensor:
-    """Mean of [T, H] over each sequence's tokens that are pooled: [N, H]."""
+    """Mean of [T, H] over each sequence's tokens that are pooled, by their weights: [N, H]."""
     values = at_least_float32(values)
     if states.pooled is None:
         return segment_mean(values, states.lengths)
     kept = states.pooled[:, None].to(values.dtype)
-    return segment_mean(values * kept, states.lengths) / segment_mean(kept, states.lengths)
+    # weights may all be 0: the vector is then 0, as sentence-transformers' is
+    return segment_mean(values * kept, states.lengths) / segment_mean(kept, states.lengths).clamp_min(1e-12)
 
 
 def segment_mean(values: Tensor, lengths: Tensor) -> Tensor:

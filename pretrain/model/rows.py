@@ -29,7 +29,8 @@ class PackedRow:
     lengths: int64[N], on the device, in the order of the input.
     order, restore: int64[T], on the device: the tokens' places in the input, and the inverse; None where the
         row is in the input's order.
-    pooled: bool[T], in the order of the input: the tokens that a mean is over; None: all.
+    pooled: bool[T] or float32[T], in the order of the input: the tokens that a mean is over, or their weights
+        in it; None: all alike.
 
     >>> ids, lengths = torch.tensor([1, 9, 2, 1, 7, 8, 2, 1, 6, 2]), torch.tensor([3, 4, 3])
     >>> row = PackedRow.build(ids, lengths, torch.device("cpu"), pad_id=0, first_position=0)

@@ -12,7 +12,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import DROPOUTS, SIZES, Config
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.export.folder import read_policy
-from pretrain.export.sentence_transformers import Interface, read_modules, unpooled_prompts
+from pretrain.export.sentence_transformers import Interface, read_modules
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokenizer, load_encoder
 
@@ -48,7 +48,8 @@ def adopt_interface(config: Config) -> Interface | None:
     modules = read_modules(init)
     if modules is not None and "pooling" not in config.model.model_fields_set:
         policy = read_policy(init)
-        lost = modules.others + (["Dense"] if modules.head is not None else [])
+        parts = {"Dense": modules.head, "WordWeights": modules.token_weights}
+        lost = modules.others + [name for name, part in parts.items() if part is not None]
         if policy is None and lost:
             what = f"--init {init} makes its vectors by what training cannot keep ({', '.join(lost)})"
             raise UserError(f"{what}; give --model.pooling cls or mean to train it without that")
@@ -135,8 +136,7 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
     except (UserError, CannotLoad) as error:
         raise UserError(f"{where}: {error}") from None
     if modules is not None:
-        guide.head = modules.head
-        guide.leave_out(unpooled_prompts(modules.interface, tokenizer))
+        modules.install(guide, tokenizer)
     if longest > guide.max_positions:
         raise UserError(
             f"{where} takes {guide.max_positions} positions, and the data has {longest}: name an encoder "

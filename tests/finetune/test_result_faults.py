@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from model_folders import make_tokenizer
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from write_faults import Subject, require_all
 
-from finetune import baselines
+from finetune import derived
 from finetune.answers import Answers
 from finetune.encoders import kept_vectors
 from finetune.encoders.kept_vectors import KeptVectors
@@ -88,14 +90,14 @@ def test_kept_vectors(tmp_path, monkeypatch):
     require_all(subject, tmp_path, least=8)
 
 
-def test_what_a_word_embedding_is_saved_to(tmp_path):
+def test_what_is_derived_from_a_model(tmp_path):
     """A folder that sentence-transformers writes by itself."""
     tokenizer = make_tokenizer(["a man rides the horse"])
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
     tables = {which: np.full((len(tokenizer), 2), n, np.float32) for n, which in enumerate(("old", "new"))}
 
     def write_table(folder: Path, which: str) -> None:
-        baselines.save(tables[which], tmp_path / "tokenizer", folder / "model")
+        words = StaticEmbedding(tokenizer, tables[which])
+        derived.save(SentenceTransformer(modules=[words], device="cpu"), folder / "model")
 
     def find(folder: Path) -> str:
         assert (folder / "model" / "modules.json").is_file()

@@ -117,7 +117,7 @@ COMMANDS = [
     "pretrain.main",
     "pretrain.prepare",
     "pretrain.commands.inspect",
-    "pretrain.export",
+    "pretrain.commands.export",
     "augment",
     "finetune.sts",
 ]

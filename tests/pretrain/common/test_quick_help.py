@@ -24,7 +24,7 @@ COMMANDS = (
     "pretrain.cache",
     "pretrain.commands.inspect",
     "pretrain.commands.plan",
-    "pretrain.export",
+    "pretrain.commands.export",
     "pretrain.commands.sweep",
     "pretrain.commands.sweep plan",
     "pretrain.commands.adapt",
@@ -38,7 +38,6 @@ COMMANDS = (
     "finetune.anli",
     "finetune.nli_distance",
     "finetune.cola_probe",
-    "finetune.baselines whitening",
     "finetune.senteval",
     "finetune.glue",
     "finetune.glue plan",
@@ -97,7 +96,7 @@ def test_a_wrong_flag_imports_nothing_slow(command):
 
 @pytest.mark.full
 def test_a_command_says_first_that_it_loads_libraries():
-    done = answer("pretrain.export", "no/such/run")
+    done = answer("pretrain.commands.export", "no/such/run")
     first, *_, last = done.stderr.strip().splitlines()
     assert done.returncode == 2 and first.startswith("clearly export: loading torch ")
     assert last == "error: there is no folder no/such/run"

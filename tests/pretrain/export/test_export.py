@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from pretrain.checkpoint.store import read_tensors
+from pretrain.commands.export import main
 from pretrain.common.cli import run
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
-from pretrain.export.__main__ import main
 from pretrain.export.folder import _describe_data, export, read_policy
 from pretrain.export.model_card import _objective, cited
 from pretrain.export.sentence_transformers import layer_weights

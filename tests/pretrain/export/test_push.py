@@ -15,9 +15,9 @@ from hub_server import TOKEN, Hub
 from huggingface_hub import ModelCard, constants
 from run_helpers import ROOT, environment
 
+from pretrain.commands.export import main
 from pretrain.common.errors import UserError
 from pretrain.common.program import own_version
-from pretrain.export.__main__ import main
 from pretrain.export.folder import export
 from pretrain.export.push import Upload
 from pretrain.export.sums import evaluations_of, weights_identity
@@ -30,7 +30,7 @@ def pushed(source: Path, *flags: str, code: int = 0, **variables: str) -> str:
     inherited = {key: value for key, value in environment().items() if not key.startswith(("HF_", "HUGGING"))}
     home = str(source.parent / "no token")
     surroundings = inherited | {"HF_HOME": home, "HF_HUB_DISABLE_XET": "1"} | variables
-    words = [sys.executable, "-m", "pretrain.export", str(source), "--push", REPO, *flags]
+    words = [sys.executable, "-m", "pretrain.commands.export", str(source), "--push", REPO, *flags]
     done = subprocess.run(words, env=surroundings, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

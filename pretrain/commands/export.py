@@ -3,8 +3,11 @@
     clearly export RUN [--step latest|best|N] [--out FOLDER]
     clearly export RUN --push OWNER/NAME [--dry-run]
     clearly export EXPORT --push OWNER/NAME [--dry-run]
+    clearly export MODEL --out FOLDER [--pooling sif|idf] [--whiten N | --remove N] --text FILES
+    clearly export MODEL --out FOLDER --static encoded --text FILES
 
-Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The folder holds
+The last two make something else of any model, fitted on text (`finetune/derived.py`): a run stands for its
+best/. The first reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. Its folder holds
 
     config.json, model.safetensors    transformers' own format, masked-language head included
     tokenizer.json ...                the tokenizer of the run's data
@@ -22,6 +25,7 @@ is.
 
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -35,17 +39,50 @@ def main(
     push: str | None = None,
     public: bool = False,
     dry_run: bool = False,
+    pooling: str = "",
+    whiten: cli.Natural | None = None,
+    remove: cli.Natural = 0,
+    static: Literal["", "encoded", "input"] = "",
+    text: str = "",
+    sentences: cli.Count = 10_000,
 ) -> int:
     """Write a trained encoder as a folder that transformers and sentence-transformers load.
 
     Args:
-        run: run folder; for --push also the folder of an export, which is uploaded as it is.
+        run: run folder; for --push also the folder of an export, which is uploaded as it is; for what is
+            fitted on --text any model.
         step: checkpoint: latest, best, or the number of its step.
         out: folder to write; default: RUN/export, or RUN/best for the best.
         push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
         public: a model that the push makes is public; the default is private.
         dry_run: of the push show the card and the files; write and send nothing.
+        pooling: sif or idf: a mean over tokens by weights from the counts of --text; or, of a model that
+            brings none, its pooling.
+        whiten: whiten vectors over --text, and keep the first N components; 0: all that vary.
+        remove: remove the first N principal components of the vectors of --text, and the mean.
+        static: one vector a token in place of the encoder: "encoded" alone, or the "input" rows.
+        text: what this is fitted on, as `clearly prepare` reads it; for weights also prepared data.
+        sentences: of the text, at most, that --whiten and --remove encode.
     """
+    if pooling or whiten is not None or remove or static:
+        from finetune.derived import derive
+
+        if step != "latest" or push is not None or public or dry_run or out is None:
+            raise UserError("what is fitted on --text takes --out FOLDER, and no --step, --push or --dry-run")
+        done = derive(
+            run,
+            out,
+            pooling=pooling,
+            whiten=whiten,
+            remove=remove,
+            static=static,
+            text=text,
+            sentences=sentences,
+        )
+        print(*done, f"  SentenceTransformer({out!r})", sep="\n")
+        return 0
+    if text:
+        raise UserError("--text is what --pooling sif, --whiten, --remove or --static is fitted on: give one")
     from pretrain.export.folder import export, is_export, read_policy
 
     if push is None and (public or dry_run):

@@ -1,0 +1,346 @@
+"""Make of an encoder what is taken along: weights of its tokens, a linear map behind it, a static table.
+
+Each is fitted on text, nothing is trained, and each is a folder that sentence-transformers loads as it is:
+
+| part | module of the library | vector of a sentence |
+|---|---|---|
+| `sif`, `idf` | `WordWeights` before `Pooling` | sum of w(t) h(t) over tokens, over the sum of w(t) |
+| whitening (Su et al. 2021) | `Dense` | W (x - mean), covariance 1 over the text |
+| first components removed (Mu and Viswanath 2018) | `Dense` | (I - U U') (x - mean) |
+| static table (as model2vec) | `StaticEmbedding` | mean over tokens of one vector each |
+
+sif: w(t) = a / (a + p(t)), a = 0.001 (Arora, Liang and Ma 2017, equation 3), p(t): share of t among the
+text's tokens. idf: w(t) = ln((1 + N) / (1 + n(t))) + 1, n(t) of the N texts have t (scikit-learn's, smooth).
+A `Dense` stands before the `Normalize` of a model that scales its vectors.
+"""
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from augment.core.pretrained import pretrained
+from augment.core.ragged import Ragged
+from finetune.encoders.models import pooling_of
+from finetune.encoders.padded import open_padded, open_sentence_transformer, tokenized
+from finetune.encoders.source import OWN_MODULES, ModelSource, resolve
+from finetune.texts import read_split
+from pretrain.benchmarks.files import evenly_spaced
+from pretrain.common.errors import UserError
+from pretrain.common.files import discard, library_errors, make_folder, put_in_place, remove_tree
+from pretrain.data.manifest import MANIFEST
+from pretrain.export.folder import is_export
+
+SIF, IDF = WEIGHTINGS = "sif", "idf"
+ENCODED, INPUT = "encoded", "input"
+SIF_CONSTANT = 1e-3
+"""a of Arora et al.; they find 1e-4 to 1e-3 alike."""
+TABLE_BYTES = 8_000_000
+"""Most bytes of a static table, whose width follows."""
+
+
+# -- counts and weights of tokens ---------------------------------------
+
+
+@dataclass
+class TokenCounts:
+    """How often a text has each token, special ones included."""
+
+    texts: int
+    occurrences: np.ndarray
+    """int64[V]"""
+    texts_with: np.ndarray
+    """int64[V]: texts that have the token, however often."""
+
+    @classmethod
+    def of(cls, parts: Iterable[Ragged], size: int) -> "TokenCounts":
+        """Count the tokens of texts, some thousand at a time; size: of the vocabulary."""
+        counts = cls(0, np.zeros(size, np.int64), np.zeros(size, np.int64))
+        for part in parts:
+            counts.texts += len(part)
+            counts.occurrences += np.bincount(part.ids, minlength=size)
+            owners = np.repeat(np.arange(len(part)), part.lengths)
+            once = np.unique(owners * size + part.ids) % size
+            counts.texts_with += np.bincount(once, minlength=size)
+        return counts
+
+    def weights(self, kind: str) -> np.ndarray:
+        """Return the weight of each token, float64[V]; kind: "sif" or "idf"."""
+        if kind == IDF:
+            return np.log((1 + self.texts) / (1 + self.texts_with)) + 1
+        return SIF_CONSTANT / (SIF_CONSTANT + self.occurrences / self.occurrences.sum())
+
+
+def read_tokens(text: str | Sequence[str], model: Any, location: str) -> Iterator[Ragged]:
+    """Yield the tokens of texts as a sentence-transformers model reads them, or those of prepared data.
+
+    text: sentences; or the folder of prepared data, whose tokens must be the model's.
+    """
+    if not isinstance(text, str):
+        prompt = model.prompts.get(model.default_prompt_name or "") or ""
+        prompted, longest = [prompt + one for one in text], model.max_seq_length
+        for part in tokenized(model.tokenizer, prompted, truncation=True, max_length=longest):
+            yield Ragged.from_sequences(part["input_ids"])
+        return
+    from transformers import AutoTokenizer
+
+    from pretrain.data.shards import ShardReader
+    from pretrain.model.encoder import check_tokenizer
+
+    reader = ShardReader(text)
+    check_tokenizer(len(model.tokenizer), pretrained(AutoTokenizer, reader.tokenizer_path), location)
+    for chunk in range(reader.num_chunks):
+        yield reader.read(chunk).stored
+
+
+# -- linear maps --------------------------------------------------------
+
+
+def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return W float64[d, k] and b of the map x -> x W + b that whitens vectors (Su et al. 2021, section 3).
+
+    W = U diag(1 / sqrt(s)), its first `dimensions` columns (0: all that vary), where U diag(s) U' is the
+    covariance, s falling; b = -mean W.
+    """
+    from finetune.geometry.measures import SPECTRUM_FLOOR
+
+    mean, variances, basis = _components(vectors)
+    # Variance at the rounding of float32 vectors is none (a layer norm leaves one such direction): divided
+    # by, it would be noise.
+    varying = int((variances > variances[0] * SPECTRUM_FLOOR**2).sum()) if variances[0] > 0 else 0
+    if dimensions > varying or not varying:
+        vary = f"{len(vectors):,} sentences vary in {varying} of {len(mean)} dimensions"
+        raise UserError(f"the vectors of {vary}: keep fewer, or give more sentences")
+    kept = slice(dimensions or varying)
+    matrix = basis[:, kept] / np.sqrt(variances[kept])
+    return matrix, -mean @ matrix
+
+
+def without_components(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return I - U U' float64[d, d] and b of the map x -> x (I - U U') + b, U the first `count` components.
+
+    b = -mean (I - U U'): "all-but-the-top" of Mu and Viswanath 2018.
+    """
+    mean, _, basis = _components(vectors)
+    if count >= len(mean):
+        raise UserError(f"the vectors have {len(mean)} components: remove fewer than that")
+    matrix = np.eye(len(mean)) - basis[:, :count] @ basis[:, :count].T
+    return matrix, -mean @ matrix
+
+
+def _components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return mean, variances (falling) and principal components, in columns, of [N, d], all in float64."""
+    mean = vectors.mean(0, dtype=np.float64)
+    covariance = np.zeros((len(mean), len(mean)))
+    for start in range(0, len(vectors), 8192):  # not a float64 copy of them all
+        centred = vectors[start : start + 8192] - mean
+        covariance += centred.T @ centred
+    variances, basis = np.linalg.eigh(covariance / len(vectors))
+    return mean, variances[::-1], basis[:, ::-1]
+
+
+# -- models -------------------------------------------------------------
+
+
+def open_base(source: ModelSource, pooling: str) -> Any:
+    """Open a model by sentence-transformers, to add modules to it or to leave some out."""
+    from finetune.encoders.embed import POOLER
+
+    chosen = pooling_of(source, "" if pooling in WEIGHTINGS else pooling, quiet=False)
+    if chosen == POOLER:
+        raise UserError(f"--pooling {POOLER}: its vectors have no modules that a folder could name")
+    if chosen in (OWN_MODULES, source.trained_pooling):  # with its prompts
+        return open_sentence_transformer(source, None)
+    return open_padded(source, chosen, None)
+
+
+def weigh_tokens(model: Any, weights: np.ndarray, name: str) -> Any:
+    """Return a model whose mean over tokens is by their weights, float[V]; name: what errors call it."""
+    from sentence_transformers.sentence_transformer.modules import Pooling, WordWeights
+
+    modules = [*model]
+    kinds = [type(module) for module in modules]
+    pooling = modules[kinds.index(Pooling)].pooling_mode if Pooling in kinds else "no"
+    if pooling != "mean" or WordWeights in kinds:
+        what = "such weights already" if pooling == "mean" else f"{pooling} pooling"
+        raise UserError(f"weights of tokens are for a mean over tokens, and {name} has {what}")
+    tokens = model.tokenizer.convert_ids_to_tokens(range(len(weights)))
+    words = [token or f"no token {number}" for number, token in enumerate(tokens)]
+    by_word = dict(zip(words, weights.tolist(), strict=True))
+    modules.insert(kinds.index(Pooling), WordWeights(words, by_word))
+    return _like(model, modules)
+
+
+def map_vectors(model: Any, matrix: np.ndarray, bias: np.ndarray) -> Any:
+    """Return a model with the map x -> x W + b behind it, W float[d, k]; before its `Normalize`, if any."""
+    import torch
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    layer = Dense(
+        *matrix.shape,
+        activation_function=torch.nn.Identity(),
+        init_weight=torch.from_numpy(matrix.T.astype(np.float32)),
+        init_bias=torch.from_numpy(bias.astype(np.float32)),
+    )
+    own, last = split_normalize(model)
+    return _like(model, [*own, layer, *last])
+
+
+def split_normalize(model: Any) -> tuple[list[Any], list[Any]]:
+    """Return a model's modules, and apart from them the `Normalize` at its end, if there is one."""
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    modules = [*model]
+    cut = len(modules) - isinstance(modules[-1], Normalize)
+    return modules[:cut], modules[cut:]
+
+
+def plain_vectors(model: Any, texts: Sequence[str]) -> np.ndarray:
+    """Return vectors float32[N, d] of texts, before they are scaled to length 1, if they are."""
+    return _like(model, split_normalize(model)[0]).encode(list(texts), show_progress_bar=False)
+
+
+def _like(model: Any, modules: Sequence[Any]) -> Any:
+    """Return a model of modules, with the prompts of another."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(
+        modules=list(modules),
+        device=str(model.device),
+        prompts=model.prompts,
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+    )
+
+
+def token_vectors(model: Any, encoded: bool) -> np.ndarray:
+    """Return a vector for each token of the vocabulary, float32[V, d].
+
+    encoded: each token alone between the special tokens, as a text is; else the rows of the embedding layer.
+    """
+    import torch
+
+    if not encoded:
+        return model[0].auto_model.get_input_embeddings().weight.detach().float().cpu().numpy()
+    sample = model.tokenizer("a", return_special_tokens_mask=True)
+    ids, special = sample["input_ids"], sample["special_tokens_mask"]
+    first, last = ids[: special.index(0)], ids[len(special) - special[::-1].index(0) :]
+    rows = torch.tensor([[*first, token, *last] for token in range(len(model.tokenizer))])
+    bare = _like(model, split_normalize(model)[0])
+    vectors = []
+    with torch.inference_mode():
+        for part in rows.to(model.device).split(1024):
+            found = bare({"input_ids": part, "attention_mask": torch.ones_like(part)})
+            vectors.append(found["sentence_embedding"].float().cpu().numpy())
+    return np.concatenate(vectors)
+
+
+def static_table(vectors: np.ndarray, weights: np.ndarray, width: int) -> np.ndarray:
+    """Return a vector for each token, float16[V, width], from vectors [V, d] (model2vec's recipe).
+
+    The principal components of the vectors, by which they vary most, each row times its token's weight.
+    """
+    mean, _, basis = _components(vectors)
+    return ((vectors - mean) @ basis[:, :width] * weights[:, None]).astype(np.float16)
+
+
+def table_width(tokens: int) -> int:
+    """Return the width of a float16 table of TABLE_BYTES at most: a multiple of 8, where 8 are possible."""
+    width = TABLE_BYTES // (2 * tokens)
+    return width - width % 8 or max(1, width)
+
+
+# -- folders ------------------------------------------------------------
+
+
+def derive(
+    name: str,
+    out: str,
+    *,
+    pooling: str = "",
+    whiten: int | None = None,
+    remove: int = 0,
+    static: str = "",
+    text: str = "",
+    sentences: int = 10_000,
+) -> list[str]:
+    """Write a folder derived from a model, and return what was done, a line each; `main` says the rest."""
+    source, folder, done = resolve(name), Path(out), list[str]()
+    if folder.resolve() == Path(source.location).resolve():
+        raise UserError(f"--out {out} is the model's own folder; name another")
+    require_replaceable(folder)
+    weighted, mapped = pooling in WEIGHTINGS, whiten is not None or remove > 0
+    if (static and (weighted or mapped)) or (whiten is not None and remove):
+        raise UserError("--static, --whiten and --remove go one by one, --pooling with the last two")
+    if not text and (weighted or mapped or static == ENCODED):
+        raise UserError("give the text that this is fitted on: --text FILES, as `clearly prepare` reads them")
+    prepared = bool(text) and (Path(text) / MANIFEST).is_file()
+    if prepared and mapped:
+        raise UserError(f"--whiten and --remove need text, and {text} is prepared data: name its sources")
+    given = text if prepared or not text else read_split(text)
+    model = open_base(source, pooling)
+
+    def weights(kind: str) -> np.ndarray:
+        counts = TokenCounts.of(read_tokens(given, model, source.location), len(model.tokenizer))
+        done.append(f"{kind} weights of {len(counts.occurrences):,} tokens, from {counts.texts:,} texts")
+        return counts.weights(kind)
+
+    if weighted:
+        model = weigh_tokens(model, weights(pooling), name)
+    if mapped:
+        vectors = plain_vectors(model, evenly_spaced(given, sentences))
+        if len(vectors) <= vectors.shape[1]:
+            few = f"{len(vectors):,} different sentences and vectors of {vectors.shape[1]} numbers"
+            raise UserError(
+                f"--text {text}: {few}: give more sentences than numbers, better ten times as many"
+            )
+        matrix, bias = without_components(vectors, remove) if remove else whitening(vectors, whiten or 0)
+        model = map_vectors(model, matrix, bias)
+        what = f"without the first {remove}" if remove else f"whitened, {matrix.shape[1]}"
+        done.append(f"{what} of {len(matrix)} components, fitted on {len(vectors):,} sentences")
+    if static:
+        table = token_vectors(model, static == ENCODED)
+        if static == ENCODED:
+            width = min(table.shape[1], table_width(len(table)))
+            table = static_table(table, weights(SIF), width)
+        model = _static_model(model, table)
+        done.append(f"static table: {len(table):,} tokens x {table.shape[1]}, {table.nbytes / 1e6:.1f} MB")
+    save(model, folder)
+    return done
+
+
+def _static_model(model: Any, table: np.ndarray) -> Any:
+    """Return a model whose vector of a sentence is the mean of its tokens' rows of a table [V, d]."""
+    import torch
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.backend_tokenizer.no_truncation()
+    words = StaticEmbedding(tokenizer, torch.from_numpy(table))
+    return _like(model, [words, *split_normalize(model)[1]])
+
+
+def save(model: Any, out: Path) -> None:
+    """Save a sentence-transformers model as a folder, whole or not at all."""
+    require_replaceable(out)
+    hidden = out.with_name(f".{out.name}.tmp")
+    try:
+        make_folder(out.parent)
+        remove_tree(hidden)
+        with library_errors():
+            model.save_pretrained(str(hidden), create_model_card=False)
+        put_in_place(hidden, out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}; name another --out") from error
+    finally:
+        discard(hidden)
+
+
+def require_replaceable(out: Path) -> None:
+    """Raise UserError if a folder holds something else than a model that `save` may replace."""
+    free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    if not free and (is_export(out) or not (out / "modules.json").is_file()):
+        raise UserError(f"--out {out} exists and is no folder that this command made; name another")

@@ -1,0 +1,67 @@
+"""Read the sentences of the text that a flag --text names."""
+
+import os
+import sys
+from pathlib import Path
+
+from pretrain.benchmarks.files import is_file_of_lines, read_sentences
+from pretrain.common.errors import UserError
+from pretrain.common.typed_values import parse_value
+from pretrain.config.data import Source, data_config
+from pretrain.data.manifest import MANIFEST
+from pretrain.prepare.sentences import sentences_of
+from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.rows import Faults, documents
+
+_MOST_NAMED = 20  # of what cannot be read
+
+
+def read_lines(text: str) -> list[str]:
+    """Return the different sentences of a file with one a line."""
+    _refuse_prepared(text)
+    if os.path.isdir(text) or not is_file_of_lines(Path(text)):
+        kinds = "folders, text, jsonl, csv and parquet files, and data sets of the hub"
+        raise UserError(
+            f"--text {text} is no file of sentences, one a line: add --split, which reads {kinds}"
+        )
+    if not os.path.isfile(text):  # a list or a glob, perhaps, which may be longer than a path
+        raise UserError(f"--text {text}: there is no such file; --split reads several, and globs")
+    return read_sentences(Path(text), "text")
+
+
+def read_split(text: str) -> list[str]:
+    """Return the different sentences of texts, in order, cleaned and split as a preparation does it.
+
+    What cannot be read is printed to standard error.
+
+    Args:
+        text: sources of `clearly prepare`, as typed there: files, folders, globs and data sets of the hub, by
+            commas, or a list of mappings in YAML.
+    """
+    _refuse_prepared(text)
+    faults, found = Faults(), dict[str, None]()
+    given = parse_value(text, list[Source], "--text")
+    try:
+        sources = data_config({"sources": given}).sources
+        for task in plan_tasks(sources):
+            of_task = Faults(faults.counts)  # each names a few of its own
+            for document in documents(task, sources[task.source], of_task):
+                found |= dict.fromkeys(sentences_of(document))
+            faults.named += of_task.named
+    except UserError as error:
+        # a preparation's flag for the same
+        raise UserError(f"--text {text}: {error}".replace("--source ", "--text ")) from error
+    for name, count in sorted(faults.counts.items()):
+        print(f"note: {count:,} {name.replace('_', ' ')}", file=sys.stderr)
+    for fault in faults.named[:_MOST_NAMED]:
+        print(f"  {fault}", file=sys.stderr)
+    if not found:
+        raise UserError(f"--text {text}: there is no sentence in it")
+    return list(found)
+
+
+def _refuse_prepared(folder: str) -> None:
+    if os.path.isfile(os.path.join(folder, MANIFEST)):
+        raise UserError(
+            f"--text {folder} is prepared data, which holds no text: name its sources, with --split"
+        )
