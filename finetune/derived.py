@@ -36,6 +36,8 @@ from pretrain.export.folder import is_export
 
 SIF, IDF = WEIGHTINGS = "sif", "idf"
 ENCODED, INPUT = "encoded", "input"
+SPECTRUM_FLOOR = 1e-6
+"""A singular value below this share of the largest is the rounding of a float32 encoder, and counts as 0."""
 SIF_CONSTANT = 1e-3
 """a of Arora et al.; they find 1e-4 to 1e-3 alike."""
 TABLE_BYTES = 8_000_000
@@ -105,8 +107,6 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
     W = U diag(1 / sqrt(s)), its first `dimensions` columns (0: all that vary), where U diag(s) U' is the
     covariance, s falling; b = -mean W.
     """
-    from finetune.geometry.measures import SPECTRUM_FLOOR
-
     mean, variances, basis = _components(vectors)
     # Variance at the rounding of float32 vectors is none (a layer norm leaves one such direction): divided
     # by, it would be noise.

@@ -117,6 +117,9 @@ class EngineState:
                 and (key == "step" or value.shape != holder.shape)
             ):
                 scalars[key] = value.item()
+        steps = [group["step"] for group in self.inner.param_groups if "step" in group]
+        if "step" not in scalars and steps:  # apex counts per group
+            scalars["step"] = int(max(steps))
         return scalars
 
     # -- writing --------------------------------------------------------
@@ -184,6 +187,11 @@ class EngineState:
                 self._set_scalar(holder, key, number)
 
     def _set_scalar(self, holder: Tensor, key: str, number: float | int) -> None:
+        if key == "step" and type(self.inner).__module__.startswith("apex"):
+            for group in self.inner.param_groups:
+                current = group.get("step", 0)
+                group["step"] = current.fill_(number) if torch.is_tensor(current) else int(number)
+            return
         state = self.inner.state[holder]
         if torch.is_tensor(state.get(key)):
             state[key].fill_(number)

@@ -197,7 +197,7 @@ Balance = Literal["auto", "on", "off"]
 
 
 class TrainConfig(Section):
-    former: ClassVar = {"precision_file": ..., "optimizer_code": ...}
+    former: ClassVar = {"precision_file": ...}
 
     steps: int = Field(1000, ge=1)
     """optimizer steps; a recipe's warm-up that does not fit into them keeps its share of the steps. Flag
@@ -215,6 +215,9 @@ class TrainConfig(Section):
     muon_scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
     """length of Muon's updates: 0.2 sqrt(max(rows, columns)), so that AdamW's lr holds; or sqrt(max(1, rows /
     columns))"""
+    optimizer_code: Literal["torch", "apex"] = "torch"
+    """whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also
+    NVIDIA's apex. They differ by rounding"""
     lr: float = Field(6e-4, gt=0)
     """peak learning rate"""
     head_lr_scale: float = Field(1.0, gt=0)
@@ -298,9 +301,10 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _optimizer_has_what_it_needs(self) -> Self:
-        name = self.optimizer
+        name, code = self.optimizer, self.optimizer_code
         cut = name in ("lamb", "muon") and self.zero > 0
         refuse(cut, f"train.optimizer={name} needs train.zero=0: ZeRO cuts apart the matrices that it reads")
+        refuse(name == "muon" and code != "torch", f"train.optimizer=muon is torch's: {code} has none")
         wrong = not all(0 <= beta < 1 for beta in self.betas)
         refuse(wrong, f"train.betas={self.betas}: each must lie in [0, 1)")
         return self

@@ -220,7 +220,7 @@ def build_engine(module: nn.Module, config: Config):
     if config.train.zero == 3:
         # They read their submodules' weights themselves, past the hooks that would gather them.
         set_z3_leaf_modules(module, [PostNormLayer, PreNormLayer], raise_if_not_found=False)
-    optimizer = build_optimizer(module, config.train)
+    optimizer = build_optimizer(module, config.train, device())
     engine, *_ = deepspeed.initialize(
         model=module,
         optimizer=optimizer,

@@ -7,21 +7,42 @@ from typing import Any
 import torch
 from torch import nn
 
+from pretrain.common.errors import UserError
 from pretrain.config.run import TrainConfig
 from pretrain.model.layer import layer_matrices
 from pretrain.model.modules import parameter_groups
 
 
-def build_optimizer(module: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Build AdamW, LAMB or Muon over `module`."""
+def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
+    """Build AdamW, LAMB or Muon over `module`, of those who `config.optimizer_code` names.
+
+    All keep the same state under the same names, so a run may be resumed with those of another.
+
+    Raises:
+        UserError: theirs is not installed, does not compile, or is not for this device.
+    """
     groups = parameter_groups(module, config.weight_decay, config.head_lr_scale)
     settings: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
-    if config.optimizer == "lamb":
-        return Lamb(groups, **settings)
-    if config.optimizer == "muon":
-        return MuonWithAdamW(groups, layer_matrices(module), config.muon_scale, **settings)
-    # DeepSpeed warns of kinds that it does not know, and gives its optimizers one parameter a group
-    return (torch.optim.AdamW if config.zero else AdamW)(groups, **settings, fused=True)
+    if config.optimizer_code == "torch":
+        if config.optimizer == "lamb":
+            return Lamb(groups, **settings)
+        if config.optimizer == "muon":
+            return MuonWithAdamW(groups, layer_matrices(module), config.muon_scale, **settings)
+        # DeepSpeed warns of kinds that it does not know, and gives its optimizers one parameter a group
+        return (torch.optim.AdamW if config.zero else AdamW)(groups, **settings, fused=True)
+    code = f"train.optimizer_code={config.optimizer_code}"
+    if device.type != "cuda":
+        raise UserError(f"{code} is for GPUs, and there is none: leave it at torch")
+    try:
+        from apex.optimizers import FusedAdam, FusedLAMB
+
+        if config.optimizer == "lamb":
+            return FusedLAMB(groups, **settings, max_grad_norm=0.0)
+        return FusedAdam(groups, **settings, adam_w_mode=True)
+    except Exception as error:  # extensions raise what comes to hand
+        why = f"{type(error).__name__}: {error}"
+        remedy = "build NVIDIA's apex from its source (the package of that name on PyPI is something else)"
+        raise UserError(f"{code} cannot be used here ({why}); {remedy}, or leave it at torch") from error
 
 
 class AdamW(torch.optim.AdamW):

@@ -1,9 +1,12 @@
 """Schedules by hand, LAMB and Muon against their algorithms written out."""
 
+import sys
+
 import pytest
 import torch
 from encoder_helpers import make_encoder
 
+from pretrain.common.errors import UserError
 from pretrain.config.run import TrainConfig
 from pretrain.model.layer import layer_matrices, layers_of
 from pretrain.model.modules import parameter_groups
@@ -112,12 +115,29 @@ def test_vectors_are_not_decayed_in_the_encoder_nor_in_the_heads(scale):
     }
 
 
-def test_the_optimizer_is_torchs_own():
+def built(device, **settings):
     module = torch.nn.Module()
     module.encoder, module.objective = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
-    adamw = build_optimizer(module, TrainConfig())
+    return build_optimizer(module, TrainConfig(**settings), torch.device(device))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_optimizer_is_torchs_own_on_every_device(device):
+    adamw = built(device)
     assert type(adamw) is torch.optim.AdamW and all(group["fused"] for group in adamw.param_groups)
-    assert type(build_optimizer(module, TrainConfig(optimizer="lamb", zero=0))) is Lamb
+    assert type(built(device, optimizer="lamb", zero=0)) is Lamb
+
+
+def test_optimizers_for_gpus_are_refused_on_a_cpu():
+    with pytest.raises(UserError, match=r"train\.optimizer_code=apex is for GPUs, and there is none"):
+        built("cpu", optimizer_code="apex")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_an_optimizer_that_is_not_installed_is_one_error_that_names_the_remedy(optimizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apex", None)
+    with pytest.raises(UserError, match=r"cannot be used here.*build NVIDIA's apex from its source.* torch"):
+        built("cuda", optimizer=optimizer, zero=0, optimizer_code="apex")
 
 
 def newton_schulz(matrix: torch.Tensor) -> torch.Tensor:
@@ -135,7 +155,7 @@ def test_muon_updates_the_matrices_of_layers_and_adamw_the_rest(scale):
     module = torch.nn.Module()
     module.encoder, module.objective = make_encoder("bert"), torch.nn.Linear(32, 32)
     config = TrainConfig(optimizer="muon", zero=0, lr=0.01, weight_decay=0.1, muon_scale=scale)
-    optimizer = build_optimizer(module, config)
+    optimizer = build_optimizer(module, config, torch.device("cpu"))
     of_muon = {id(p) for group in optimizer.muon.param_groups for p in group["params"]}
     names = {name for name, p in module.named_parameters() if id(p) in of_muon}
     assert names == {

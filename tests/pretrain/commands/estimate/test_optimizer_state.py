@@ -45,7 +45,7 @@ def stepped(config) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = SentenceModel(encoder, build_objective(config, encoder, FakeTokenizer()), "fp32")
     if discriminates:
         model.discriminator = copy.deepcopy(encoder.lm.base_model)
-    optimizer = build_optimizer(model, config.train)
+    optimizer = build_optimizer(model, config.train, torch.device("cpu"))
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter) if parameter.requires_grad else None
     optimizer.step()
