@@ -52,16 +52,27 @@ def _plain(text: str, marks: Marks) -> str:
 # -- Markdown and reStructuredText
 
 _FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # what site generators read
-_FENCE = re.compile(r"^ {0,3}(```|~~~).*?^ {0,3}\1[^\n]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^[ \t]*(```+|~~~+).*?^[ \t]*\1[^\n]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _ATX = re.compile(r" {0,3}(#{1,6})\s+(.*?)(?:\s+#+)?\s*$")
 _UNDERLINE = re.compile(r"([=\-`:'\"~^_*+#<>.])\1{2,}\s*$")
-_DIRECTIVE = re.compile(r"^\s*(\.\. .*|:[\w -]+:.*|\|?[-=+| ]{4,})$")
-_MARKS = (
-    (re.compile(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # [text](address)
-    (re.compile(r":[\w:+.-]+:`~?([^`<]*)(?:<[^>]*>)?`"), r"\1"),  # :role:`text <target>`
-    (re.compile(r"`+([^`]*)`+_{0,2}|\*\*([^*]+)\*\*"), r"\1\2"),
-    (re.compile(r"</?\w[^>]*>"), " "),
+_DIRECTIVE = re.compile(r"^\s*(\.\. .*|:[\w -]+:.*|\|?[-=+| ]{4,}|\|.*\|)$")  # or of a table
+_LITERAL = re.compile(  # of reStructuredText: what is indented below it is no text
+    r"\s*\.\. (?:(?:code|code-block|sourcecode|parsed-literal|math|figure|toctree|contents|raw|productionlist"
+    r"|csv-table|list-table|index)::|(?!.*::))|\s*>>> |(?!\s*\.\. ).*::\s*$"
+)
+_EMPHASIS = (
+    (re.compile(r"`+([^`]*)`+_{0,2}|\*\*([^*]+)\*\*|(?<!\w)\*([^*\s][^*]*)\*(?!\w)"), r"\1\2\3"),
     (re.compile(r"^\s*(?:[-*+>]|\d+\.)\s+", re.MULTILINE), ""),
+)
+_MARKDOWN_MARKS = (
+    (re.compile(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # [text](address)
+    (re.compile(r"</?\w[^>]*>"), " "),
+    *_EMPHASIS,
+)
+_RESTRUCTURED_MARKS = (
+    (re.compile(r"(?::[\w:+.-]+:)?`~?([^`]+?)\s+<[^>`]*>`_{0,2}"), r"\1"),  # :role:`text <target>`
+    (re.compile(r":[\w:+.-]+:`~?([^`]*)`"), r"\1"),
+    *_EMPHASIS,
 )
 
 
@@ -76,11 +87,16 @@ def _restructured(text: str) -> Iterator[Line]:
 def _underlined_lines(text: str, markup: str, levels: list[str]) -> Iterator[Line]:
     """Yield lines; `levels`: marks under headings, of reStructuredText in the order of their first use."""
     lines = _FENCE.sub("", _FRONT.sub("", text)).expandtabs(4).splitlines()
-    number = 0
+    number, literal = 0, -1
     while number < len(lines):
         line, after = lines[number].rstrip(), lines[number + 1] if number + 1 < len(lines) else ""
         below = lines[number + 2] if number + 2 < len(lines) else ""
         number += 1
+        if markup == RESTRUCTURED and line:
+            depth = len(line) - len(line.lstrip())
+            if 0 <= literal < depth:
+                continue
+            literal = depth if _LITERAL.match(line) else -1
         if markup == RESTRUCTURED and _UNDERLINE.match(line) and after.strip() and below[:1] == line[:1]:
             continue  # a line over a heading, too
         if markup == MARKDOWN and (atx := _ATX.match(line)):
@@ -109,10 +125,10 @@ def _is_underlined(line: str, after: str, markup: str) -> bool:
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _BLOCKS = re.compile(
     "address|article|aside|blockquote|body|br|caption|center|dd|div|dl|dt|figcaption|figure|hr|li|main|ol|p"
-    "|section|summary|details|tr|ul|h[1-6]"
+    "|section|details|tr|ul|h[1-6]"
 )
 _NO_TEXT = re.compile(
-    "button|footer|form|head|nav|noscript|pre|script|select|style|svg|table|template|textarea"
+    "button|footer|form|head|nav|noscript|pre|script|select|style|summary|svg|table|template|textarea"
 )
 _NO_TEXT_ROLES = frozenset(("navigation", "search", "banner", "contentinfo"))
 
@@ -174,7 +190,7 @@ _WIKI_MARKS = (
     (re.compile(r"\[\[\s*\w+:\S(?:[^\[\]]|\[\[[^\]]*\]\])*\]\]"), ""),  # files, categories, other languages
     (re.compile(r"\[\[(?:[^\]|]*\|)?([^\]]*)\]\]"), r"\1"),
     (re.compile(r"\[\w+://[^\s\]]*\s*([^\]]*)\]"), r"\1"),
-    (re.compile(r"'{2,5}|</?\w[^>]*>"), ""),
+    (re.compile(r"'{2,5}|</?(?:br|div|span|small|big|su[bp]|center|blockquote|nowiki|[bipsu])\b[^>]*>"), ""),
     (re.compile(r"^[ \t]*[*#:;]+[ \t]*", re.MULTILINE), ""),
 )
 
@@ -193,8 +209,8 @@ def _wikitext(text: str) -> Iterator[Line]:
 
 
 _READERS = {
-    MARKDOWN: (_markdown, _MARKS),
-    RESTRUCTURED: (_restructured, _MARKS),
+    MARKDOWN: (_markdown, _MARKDOWN_MARKS),
+    RESTRUCTURED: (_restructured, _RESTRUCTURED_MARKS),
     HTML: (_html, ()),
     WIKITEXT: (_wikitext, _WIKI_MARKS),
 }

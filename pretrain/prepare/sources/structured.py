@@ -63,7 +63,8 @@ def columns_of(task: ReadTask, source: Source) -> Columns | None:
     names = [
         name
         for name in dict.fromkeys(name for row in rows for name in row)
-        if all(_text(row[name]) for row in rows if row.get(name))  # no numbers, no objects
+        if all(_text(row[name]) for row in rows if row.get(name))  # no objects
+        and not all(_text(row.get(name) or "0").isdecimal() for row in rows)  # no numbers
     ]
     for first, seconds in COLUMNS.items():
         if first in names:

@@ -41,7 +41,17 @@ It reads :doc:`many files <files>` and ``joins`` them.
 Options
 -------
 
-Each option has a value of its own.
+Each option has a value of its own, as :var:`N_<LANG> <the-n>`::
+
+    option = value
+
+.. code-block:: sh
+
+   tool --option value
+
+.. note:: A note is text
+
+   and goes on.
 
 Details
 ^^^^^^^
@@ -57,16 +67,16 @@ Zero if all went well.
 
 def test_sections_of_markdown_have_the_headings_above_them_and_no_marks():
     assert sections(MARKED_DOWN, MARKDOWN) == [
-        ("The tool", "It packs *many* files into one archive."),
+        ("The tool", "It packs many files into one archive."),
         ("The tool: Options", "first option, as a list second option"),
-        ("The tool: Exit status", "Zero if all went well and nothing was left out.\n| a | b |"),
+        ("The tool: Exit status", "Zero if all went well and nothing was left out."),
     ]
 
 
 def test_levels_of_restructured_text_are_the_marks_in_the_order_of_their_first_use():
     assert sections(RESTRUCTURED_TEXT, RESTRUCTURED) == [
         ("The tool", "It reads many files and joins them."),
-        ("The tool: Options", "Each option has a value of its own."),
+        ("The tool: Options", "Each option has a value of its own, as N_<LANG>::\nand goes on."),
         ("The tool: Options: Details", "Values are read from left to right."),
         ("The tool: Exit status", "Zero if all went well."),
     ]

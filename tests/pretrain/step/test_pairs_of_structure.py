@@ -24,7 +24,9 @@ def data(tmp_path_factory):
     folder, draw = tmp_path_factory.mktemp("pages"), np.random.default_rng(0)
     for number in range(16):
         body = " ".join(draw.choice(WORDS, 5 + number))
-        texts = f"## Use\n\nIt is like page {number} of {body}.\n\n## Part {number}\n\nNobody knows how it ends.\n"
+        texts = (
+            f"## Use\n\nIt is like page {number} of {body}.\n\n## Part {number}\n\nWho knows how it ends.\n"
+        )
         (folder / f"{number}.md").write_text(f"{texts}\n## End of {number}\n\n{body} and then it ends.\n")
     made = config(folder, pairs="heading", heldout=0, max_length=48)
     assert prepare(made, folder / "data", workers=1, progress=False)["counts"]["records"] == 48
@@ -35,7 +37,7 @@ def rows(tokens) -> list[list[int]]:
     return [tokens[number].tolist() for number in range(len(tokens))]
 
 
-@pytest.mark.parametrize("case", ["simcse", "sda_no_negatives", "esimcse", "vascl"])
+@pytest.mark.parametrize("case", ["simcse", "simcse_supervised", "sda_no_negatives", "esimcse"])
 def test_two_ranks_have_the_gradient_of_one_device(data, monkeypatch, case):
     tokenizer, world = load_tokenizer(data), 2
     monkeypatch.setattr(contrastive, "SMALLEST_SHARED", 0)
