@@ -290,7 +290,8 @@ def _halves(of_documents: dict[str, int]) -> tuple[list[str], list[str]]:
     by_document: dict[int, list[str]] = {}
     for query, number in of_documents.items():
         by_document.setdefault(number, []).append(query)
-    first, second = [], []
+    first: list[list[str]] = []
+    second: list[list[str]] = []
     for queries in by_document.values():
         min(first, second, key=lambda half: sum(map(len, half))).append(queries)
     first, second = sorted((first, second), key=len)

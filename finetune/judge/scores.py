@@ -41,7 +41,8 @@ class Halves:
     def of(cls, folder: Path) -> "Halves":
         """Read what `finetune.judge.heldout.make_test` has written."""
         places = {half: folder / FOLDER / half for half in HALVES}
-        return cls(*({half: of(place) for half, place in places.items()} for of in (read, documents_of)))
+        sets = {half: read(place) for half, place in places.items()}
+        return cls(sets, {half: documents_of(place) for half, place in places.items()})
 
     def of_model(self, model: EmbeddingModel, halves: Sequence[str] = HALVES) -> Scores:
         """Score an encoder by cosine, with the prompts that it brings."""

@@ -17,7 +17,7 @@ from pretrain.prepare.sources.structured import structured
 
 
 def some_pairs(kind: str, places: list[str], draw: random.Random) -> list[tuple[str, str]]:
-    """Return pairs of a kind of all documents of the sources, at most two of each, with different passages."""
+    """Return pairs of a kind of all documents, at most two of each, with different passages."""
     sources = data_config({"sources": [{"source": place} for place in places]}).sources
     found: dict[str, str] = {}
     for task in plan_tasks(sources, structure=True):

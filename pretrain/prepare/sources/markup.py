@@ -55,7 +55,7 @@ _FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # what site generators rea
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+).*?^[ \t]*\1[^\n]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _ATX = re.compile(r" {0,3}(#{1,6})\s+(.*?)(?:\s+#+)?\s*$")
 _UNDERLINE = re.compile(r"([=\-`:'\"~^_*+#<>.])\1{2,}\s*$")
-_DIRECTIVE = re.compile(r"^\s*(\.\. .*|:[\w -]+:.*|\|?[-=+| ]{4,}|\|.*\|)$")  # or of a table
+_DIRECTIVE = re.compile(r"^\s*(\.\. .*|:[\w -]+:(?!`).*|\|?[-=+| ]{4,}|\|.*\|)$")  # or of a table
 _LITERAL = re.compile(  # of reStructuredText: what is indented below it is no text
     r"\s*\.\. (?:(?:code|code-block|sourcecode|parsed-literal|math|figure|toctree|contents|raw|productionlist"
     r"|csv-table|list-table|index)::|(?!.*::))|\s*>>> |(?!\s*\.\. ).*::\s*$"
@@ -72,6 +72,8 @@ _MARKDOWN_MARKS = (
 _RESTRUCTURED_MARKS = (
     (re.compile(r"(?::[\w:+.-]+:)?`~?([^`]+?)\s+<[^>`]*>`_{0,2}"), r"\1"),  # :role:`text <target>`
     (re.compile(r":[\w:+.-]+:`~?([^`]*)`"), r"\1"),
+    (re.compile(r"(?:^|(?<=\s))::[ \t]*$", re.MULTILINE), ""),  # before code
+    (re.compile(r"::[ \t]*$", re.MULTILINE), ":"),
     *_EMPHASIS,
 )
 
