@@ -57,7 +57,7 @@ ENOUGH, FEWEST, FEWEST_DOCUMENTS = 100, 20, 4
 judged."""
 SHINGLE, SHARED = 5, 0.5
 """Words in a row by which documents are compared; a larger share of them in the held-out text is too much."""
-_SHORT = 4 * SHINGLE  # words: a text without so many is a copy, too, if it differs by one word
+_SHORT = 4 * SHINGLE  # words: a text of fewer, but of `SHINGLE`, is a copy, too, if it differs by one word
 _ABOUT, _TRAIN = "about.json", "train-{}.jsonl"
 _KEYS = 2**64
 _FACTORS = np.array([pow(0x9E3779B97F4A7C15, n + 1, 2**64) for n in range(SHINGLE)], np.uint64)
@@ -234,16 +234,16 @@ def _hashes(text: str) -> np.ndarray:
 
 
 def _but_one(text: str) -> np.ndarray:
-    """Return hashes of the words of a short text, in any order: of all, and of all but each; else none."""
+    """Return hashes of a short text's words in any order, of all, and of all but each; of others none."""
     words = _hashes(text)
     total = words.sum(dtype=np.uint64)
-    return np.append(total - words, total) if 0 < len(words) < _SHORT else words[:0]
+    return np.append(total - words, total) if SHINGLE <= len(words) < _SHORT else words[:0]
 
 
 def is_copy(document: Document, heldout: np.ndarray) -> bool:
     """Return whether a document repeats held-out ones, by their shingles and `_but_one`, uint64[H], sorted.
 
-    It does if more than `SHARED` of its shingles are theirs, or if it is short and differs by one word.
+    It does if more than `SHARED` of its shingles are theirs, or if it is short and differs by a word.
     """
     found, but_one = shingles(document.whole), _but_one(document.whole)
     hashes = np.concatenate([found, but_one])

@@ -7,11 +7,13 @@ import random
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from finetune.judge.heldout import (
     HALVES,
     MOST_QUERIES,
+    _but_one,
     _halves,
     documents_of,
     is_copy,
@@ -112,6 +114,10 @@ def test_a_copy_is_what_shares_half_of_its_words_in_a_row():
         Document("a b x d e f y h i j"), heldout
     )
     assert not is_copy(Document("a b c d e x y z v w"), heldout)  # 1 of 6
+    heldout = np.sort(np.concatenate([_but_one("a b c d e f"), _but_one("red dog"), shingles("red dog")]))
+    for text in ("a b x d e f", "a b d e f", "a b c d e f g", "b a c d e f", "red dog"):
+        assert is_copy(Document(text), heldout), text
+    assert not is_copy(Document("a b x y e f"), heldout) and not is_copy(Document("red cat"), heldout)
     heldout = shingles("東京は日本の首都である。")  # without blanks every character is a word
     heldout.sort()
     assert is_copy(Document("東京は日本の首都であり"), heldout)
