@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import cached_folder
 from finetune.judge import bm25
 from finetune.judge.averaging import ALPHAS, average, keep_start
+from finetune.judge.costs import cost_lines, costs_of
 from finetune.judge.heldout import HALVES, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
 from finetune.results import Evaluation
@@ -26,6 +28,7 @@ from pretrain.benchmarks.sts_tasks import PairScores, StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, sha256_of
 from pretrain.export.sums import WEIGHTS
+from pretrain.prepare.sentences import sentences_of
 
 STS = "STS-B-dev"
 MOST_FORGOTTEN = 1.0
@@ -72,8 +75,9 @@ class Judge:
 
     def table(self) -> list[str]:
         """Return the lines of the table of all that is scored."""
-        first = self.halves.sets["test"]
-        lines = table(rows_of(self.scores), len(first.queries), len(first.documents))
+        first, documents = self.halves.sets["test"], self.halves.documents["test"]
+        counts = len(first.queries), int(documents.max()) + 1, len(first.documents)
+        lines = table(rows_of(self.scores, documents), *counts)
         return lines if BM25 in self.scores else [*lines, f"  BM25: not measured ({bm25.HOW})"]
 
     def decide(
@@ -109,7 +113,7 @@ class Judge:
         self.scores[ADAPTED] = scored[1.0]
         name, other = _row(alpha), _row(forgetful)
         self.scores |= {name: scored[alpha], other: scored[forgetful]}
-        rows = rows_of(self.scores)
+        rows = rows_of(self.scores, self.halves.documents["test"])
         kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
         if kept == START:
             keep_start(start, trained, best)
@@ -127,11 +131,23 @@ class Judge:
             "rows": rows,
             "chosen": {"alpha": alpha, "row": name, **by_half},
             "similarity": self._similarities(),
+            "costs": self._costs(
+                start, {ADAPTED: trained} | ({} if kept == START else {kept: best}), open_model
+            ),
             "kept": kept,
             "forgot": other if other != name and rows[other]["less"][START]["verdict"] == "better" else "",
             "weights": [sha256_of(folder / WEIGHTS) for folder in (trained, best)],
             "table": self.table(),
         }
+
+    def _costs(
+        self, start: str, made: Mapping[str, Path], open_model: Callable[[Path], EmbeddingModel]
+    ) -> dict[str, dict[str, Any]]:
+        """Measure the start and the folders that were made of it, on sentences of the test."""
+        folder = Path(start) if Path(start).is_dir() else cached_folder(start)
+        models = {START: (folder, self.open_start())}
+        models |= {row: (made[row], open_model(made[row])) for row in made}
+        return costs_of(models, chain.from_iterable(map(sentences_of, self.halves.sets["test"].documents)))
 
     @staticmethod
     def _similarity_of(model: EmbeddingModel, evaluator: StsEvaluator) -> Evaluation:
@@ -202,7 +218,7 @@ def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:
 def report_lines(report: Mapping[str, Any]) -> list[str]:
     """Return the table and what follows from it in words, what is kept last."""
     chosen, rows, kept = report["chosen"], report["rows"], report["kept"]
-    lines = [*report["table"], ""]
+    lines = [*report["table"], "", *cost_lines(report["costs"]), ""]
     alphas = ", ".join(f"{alpha}: {figure:.1f}" for alpha, figure in chosen["dev"].items())
     lines.append(f"  nDCG@10 on the other half of the queries by share of the adaptation: {alphas}")
     for alpha, one in report["similarity"].items():

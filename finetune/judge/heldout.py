@@ -1,16 +1,20 @@
 """Hold documents out of a text before anything is trained on it, and make a test of retrieval of them.
 
 A document is held out by a hash of its text, so that copies of it are, too. One that repeats much of the
-held-out ones is neither trained on nor asked for. The folder gets the test as two sets in NanoBEIR's format,
-`dev` and `test`, halves of the queries over the same passages (`clearly nanobeir MODEL --eval-data FOLDER`),
-and the text to train on.
+held-out ones is neither trained on nor asked for. A text of few documents is split into parts, which count as
+documents (`finetune.judge.parts`). The folder gets the test as two sets in NanoBEIR's format, `dev` and
+`test`, of different documents over the same passages (`clearly nanobeir MODEL --eval-data FOLDER`), and the
+text to train on.
 """
 
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, groupby, zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +23,9 @@ import xxhash
 
 from augment.text.cleaning import clean
 from finetune.judge.bm25 import words_of
-from finetune.judge.reading import Piece, pieces_of
-from finetune.judge.structure import KINDS, Document, Pair, pairs_of
+from finetune.judge.parts import groups, joined, part_size, without_neighbours
 from finetune.nanobeir import FOLDER
+from pretrain.benchmarks.files import json_objects
 from pretrain.common.errors import UserError
 from pretrain.common.files import (
     abandon,
@@ -30,10 +34,16 @@ from pretrain.common.files import (
     make_folder,
     put_in_place,
     remove_tree,
+    sha256_of,
     sync,
     write_durably,
 )
 from pretrain.config.data import Source
+from pretrain.prepare.sources.markup import MARKUP, Pair
+from pretrain.prepare.sources.planning import files_at, kind_of, plan_tasks
+from pretrain.prepare.sources.readers import ReadTask
+from pretrain.prepare.sources.rows import Faults, documents
+from pretrain.prepare.sources.structure import KINDS, Document, pairs_of
 
 HALVES = ("dev", "test")
 SHARE = 0.2
@@ -42,10 +52,12 @@ MOST_DOCUMENTS, MOST_CHARACTERS = 10_000, 4_000_000
 """Held out at most."""
 MOST_PASSAGES, MOST_PASSAGE_CHARACTERS = 10_000, 1_000_000
 MOST_QUERIES = 2000
-ENOUGH, FEWEST = 100, 20
-"""Queries for which a kind of pairs is preferred; and without which nothing can be judged."""
+ENOUGH, FEWEST, FEWEST_DOCUMENTS = 100, 20, 4
+"""Queries for which a kind of pairs is preferred; queries, and their documents, without which nothing can be
+judged."""
 SHINGLE, SHARED = 5, 0.5
 """Words in a row by which documents are compared; a larger share of them in the held-out text is too much."""
+_SHORT = 4 * SHINGLE  # words: a text of fewer, but of `SHINGLE`, is a copy, too, if it differs by one word
 _ABOUT, _TRAIN = "about.json", "train-{}.jsonl"
 _KEYS = 2**64
 _FACTORS = np.array([pow(0x9E3779B97F4A7C15, n + 1, 2**64) for n in range(SHINGLE)], np.uint64)
@@ -56,7 +68,8 @@ class RetrievalTest:
     """What was held out, and what is left to train on.
 
     settings: what it follows from. kind: of its pairs; found: how many queries each kind would have.
-    counts: of documents, passages, queries. shown: three of its pairs.
+    counts: of documents, passages, queries. shown: three of its pairs. part: characters of the parts of which
+    the documents are; 0: they are as they were read.
     """
 
     settings: dict[str, Any]
@@ -64,6 +77,7 @@ class RetrievalTest:
     found: dict[str, int]
     counts: dict[str, int]
     shown: list[list[str]] = field(default_factory=list)
+    part: int = 0
 
 
 def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool) -> RetrievalTest:
@@ -75,57 +89,91 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
         records: the text to train on is pairs of the same kind, else documents.
 
     Raises:
-        UserError: there is too little text, or `folder` holds the test of another one.
+        UserError: there is too little text, or `folder` holds the test of another one, or of these files with
+            other contents.
     """
     settings = {
         "sources": [source.model_dump(mode="json") for source in sources],
         "seed": seed,
         "records": records,
+        "contents": contents_of(sources, folder.parent),
     }
     if (folder / _ABOUT).is_file():
         made = RetrievalTest(**json.loads((folder / _ABOUT).read_text("utf-8")))
-        if made.settings != settings:
-            raise UserError(f"{folder} holds the test of another text or seed; choose another --out")
+        _require_same(made.settings, settings, folder)
         return made
-    pieces = pieces_of(sources)
-    heldout, total = _hold_out(pieces, seed)
-    by_kind = {kind: [pair for one in heldout for pair in one.get(kind, ())] for kind in KINDS}
-    found = {
-        kind: len(dict.fromkeys(first for first, _ in pairs)) for kind, pairs in by_kind.items() if pairs
+    tasks = plan_tasks(list(sources), structure=True)
+    for first, second in dict.fromkeys(task.columns for task in tasks if task.columns):
+        print(f"  columns    {first} -> {second}", file=sys.stderr, flush=True)
+    size = part_size(tasks, sources)
+    heldout, total = _hold_out(tasks, sources, size, seed)
+    by_kind = {
+        kind: [(number, pair) for number, one in enumerate(heldout) for pair in one.get(kind, ())]
+        for kind in KINDS
     }
+    found = {kind: len({first for _, (first, _) in pairs}) for kind, pairs in by_kind.items() if pairs}
+    spread = {kind: len({number for number, _ in by_kind[kind]}) for kind in found}
     kind = next(
-        (kind for kind, count in found.items() if count >= ENOUGH),
-        max(found, key=found.__getitem__, default=""),
+        (kind for kind, count in found.items() if count >= ENOUGH and spread[kind] >= FEWEST_DOCUMENTS),
+        max(found, key=lambda kind: (spread[kind] >= FEWEST_DOCUMENTS, found[kind]), default=""),
     )
-    if found.get(kind, 0) < FEWEST:
+    if found.get(kind, 0) < FEWEST or spread[kind] < FEWEST_DOCUMENTS:
         raise UserError(
-            f"a test needs {FEWEST} pairs of texts that belong together, and the held-out documents have "
-            f"{found.get(kind, 0)} ({total:,} documents in all): add text, or give documents of several "
-            "sentences or rows of two columns; single sentences have nothing that belongs to them"
+            f"a test needs {FEWEST} pairs of texts that belong together, of {FEWEST_DOCUMENTS} documents; "
+            f"the held-out ones have {found.get(kind, 0)} of {spread.get(kind, 0)} ({total:,} documents "
+            "in all): add text, or give documents of several sentences or rows of two columns; single "
+            "sentences have nothing that belongs to them"
         )
-    passages, relevant = _choose(by_kind[kind], seed)
+    passages, relevant, of_documents = _choose(by_kind[kind], seed)
     hidden = folder.with_name(f".{folder.name}.tmp")
     remove_tree(hidden)
     try:
         make_folder(hidden)
-        for number, half in enumerate(HALVES):
-            some = dict(list(relevant.items())[number::2])
-            _write_set(hidden / FOLDER / half, passages, some)
-        own = {text for pair in by_kind[kind] for text in pair}
-        counts = _write_training(pieces, hidden, heldout, own, kind if records else "", seed)
-        if not any((hidden / _TRAIN.format(piece.number)).stat().st_size for piece in pieces):
+        for half, queries in zip(HALVES, _halves(of_documents)):
+            some = {query: relevant[query] for query in queries}
+            _write_set(hidden / FOLDER / half, passages, some, of_documents)
+        own = {text for _, pair in by_kind[kind] for text in pair}
+        counts = _write_training(tasks, sources, size, hidden, heldout, own, kind if records else "", seed)
+        if not any((hidden / _TRAIN.format(task.source)).stat().st_size for task in tasks):
             raise UserError(
                 f"nothing is left to train on: of {total:,} documents {counts['heldout']:,} are held out "
                 f"and {counts['copies']:,} repeat those: add text, or give it as several documents"
             )
         counts |= {"documents": total, "passages": len(passages), "queries": len(relevant)}
         shown = [[query, passages[rows[0]]] for query, rows in list(relevant.items())[:3]]
-        made = RetrievalTest(settings, kind, found, counts, shown)
+        made = RetrievalTest(settings, kind, found, counts, shown, size)
         write_durably(hidden / _ABOUT, json.dumps(asdict(made), ensure_ascii=False, indent=1).encode())
         put_in_place(hidden, folder)
     finally:
         discard(hidden)
     return made
+
+
+def contents_of(sources: Sequence[Source], outside: Path) -> dict[str, str]:
+    """Return file -> sha256 of the files on this machine that the sources name, but of those in `outside`."""
+    found = {}
+    for path in (Path(source.source).expanduser() for source in sources):
+        for file in files_at(path):
+            is_text = not path.is_dir() or kind_of(file.name, True) or file.suffix == ".arrow"
+            if is_text and not file.resolve().is_relative_to(outside.resolve()):
+                found[str(file)] = sha256_of(file)
+    return found
+
+
+def _require_same(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+    """Raise UserError where a test follows from other settings, or from files with other contents."""
+    old, new = before.get("contents", {}), now["contents"]
+    if before | {"contents": new} != now or (new and not old):
+        raise UserError(f"{folder} holds the test of another text or seed; choose another --out")
+    changed = [file for file in old | new if old.get(file) != new.get(file)]
+    if changed:
+        first = changed[0]
+        what = "is gone" if first not in new else "has changed" if first in old else "is new"
+        more = f" (and {len(changed) - 1:,} other files differ)" if len(changed) > 1 else ""
+        raise UserError(
+            f"{folder} holds a test that was made of other contents: {first} {what} since{more}. Bring back "
+            "what it was made of, or choose another --out for the text as it is now"
+        )
 
 
 def training_sources(sources: Sequence[Source], folder: Path) -> list[dict[str, Any]]:
@@ -148,22 +196,25 @@ def _key(document: Document, seed: int) -> int:
     return xxhash.xxh64_intdigest(clean(document.whole).encode("utf-8", "replace"), seed)
 
 
-def _hold_out(pieces: Sequence[Piece], seed: int) -> tuple[_HeldOut, int]:
+def _hold_out(
+    tasks: Sequence[ReadTask], sources: Sequence[Source], size: int, seed: int
+) -> tuple[_HeldOut, int]:
     """Return the held-out documents, those of the smallest keys, and the number of all documents."""
     kept: dict[int, Document] = {}
     total = characters = 0
     limit = SHARE * _KEYS
-    for piece in pieces:
-        for document in piece.documents():
-            total, characters = total + 1, characters + len(document.text)
-            limit = min(limit, MOST_DOCUMENTS / total * _KEYS, MOST_CHARACTERS / (characters + 1) * _KEYS)
-            if (key := _key(document, seed)) < limit:
-                kept[key] = document
-        kept = {key: document for key, document in kept.items() if key < limit}
-    chosen = [kept[key] for key in sorted(kept)]
+    for document in (joined(part) for _, parts in groups(tasks, sources, size) for part in parts):
+        total, characters = total + 1, characters + len(document.text)
+        limit = min(limit, MOST_DOCUMENTS / total * _KEYS, MOST_CHARACTERS / (characters + 1) * _KEYS)
+        if (key := _key(document, seed)) < limit:
+            kept[key] = document
+            if len(kept) > 2 * MOST_DOCUMENTS:
+                kept = {key: document for key, document in kept.items() if key < limit}
+    chosen = [kept[key] for key in sorted(kept) if key < limit]
     heldout = _HeldOut(pairs_of(document) for document in chosen)
     heldout.limit = limit
-    heldout.shingles = np.unique(np.concatenate([shingles(one.whole) for one in chosen] or [_FACTORS[:0]]))
+    of_texts = [hashes for one in chosen for hashes in (shingles(one.whole), _but_one(one.whole))]
+    heldout.shingles = np.unique(np.concatenate(of_texts or [_FACTORS[:0]]))
     return heldout, total
 
 
@@ -172,44 +223,93 @@ def shingles(text: str) -> np.ndarray:
 
     They are the same in one process alone.
     """
-    words = np.fromiter(map(hash, words_of(text)), np.int64).astype(np.uint64)
+    words = _hashes(text)
     width = max(1, min(SHINGLE, len(words)))
     rows = np.lib.stride_tricks.sliding_window_view(words, width) if len(words) else words[None]
     return rows @ _FACTORS[: rows.shape[1]]
 
 
+def _hashes(text: str) -> np.ndarray:
+    return np.fromiter(map(hash, words_of(text)), np.int64).astype(np.uint64)
+
+
+def _but_one(text: str) -> np.ndarray:
+    """Return hashes of a short text's words in any order, of all, and of all but each; of others none."""
+    words = _hashes(text)
+    total = words.sum(dtype=np.uint64)
+    return np.append(total - words, total) if SHINGLE <= len(words) < _SHORT else words[:0]
+
+
 def is_copy(document: Document, heldout: np.ndarray) -> bool:
-    """Return whether more than `SHARED` of a document's shingles are held-out ones, uint64[H], sorted."""
-    found = shingles(document.whole)
-    places = np.minimum(np.searchsorted(heldout, found), len(heldout) - 1)
-    return float(np.mean(heldout[places] == found)) > SHARED
+    """Return whether a document repeats held-out ones, by their shingles and `_but_one`, uint64[H], sorted.
+
+    It does if more than `SHARED` of its shingles are theirs, or if it is short and differs by a word.
+    """
+    found, but_one = shingles(document.whole), _but_one(document.whole)
+    hashes = np.concatenate([found, but_one])
+    places = np.minimum(np.searchsorted(heldout, hashes), len(heldout) - 1)
+    hits = heldout[places] == hashes
+    return float(np.mean(hits[: len(found)])) > SHARED or bool(hits[len(found) :].any())
 
 
-def _choose(pairs: Sequence[Pair], seed: int) -> tuple[list[str], dict[str, list[int]]]:
-    """Return the passages, each once, and query -> rows of those that belong to it, queries shuffled."""
+def _choose(
+    pairs: Sequence[tuple[int, Pair]], seed: int
+) -> tuple[list[str], dict[str, list[int]], dict[str, int]]:
+    """Choose passages and queries of pairs, each with the number of its document; documents in turn.
+
+    Returns:
+        The passages, each once; query -> rows of those that belong to it, queries shuffled; query -> number
+        of its document, the first one that has it.
+    """
     rows: dict[str, int] = {}
     relevant: dict[str, list[int]] = {}
+    of_documents: dict[str, int] = {}
     size = 0
-    for query, passage in pairs:
+    by_document = [list(of_document) for _, of_document in groupby(pairs, itemgetter(0))]
+    in_turn = chain.from_iterable(zip_longest(*by_document))
+    for number, (query, passage) in filter(None, in_turn):
         if passage not in rows:
             if len(rows) == MOST_PASSAGES or size + len(passage) > MOST_PASSAGE_CHARACTERS:
                 break
             rows[passage], size = len(rows), size + len(passage)
+        of_documents.setdefault(query, number)
         of_query = relevant.setdefault(query, [])
         if rows[passage] not in of_query:
             of_query.append(rows[passage])
     queries = list(relevant)
     random.Random(seed).shuffle(queries)
-    return list(rows), {query: relevant[query] for query in queries[:MOST_QUERIES]}
+    queries = queries[:MOST_QUERIES]
+    return list(rows), {one: relevant[one] for one in queries}, {one: of_documents[one] for one in queries}
 
 
-def _write_set(folder: Path, passages: Sequence[str], relevant: dict[str, list[int]]) -> None:
-    """Write a set as `finetune.nanobeir` reads it."""
+def _halves(of_documents: dict[str, int]) -> tuple[list[str], list[str]]:
+    """Divide queries by their documents: each document goes to the half that has fewer queries so far.
+
+    The second half is of as many documents as the first, or more.
+    """
+    by_document: dict[int, list[str]] = {}
+    for query, number in of_documents.items():
+        by_document.setdefault(number, []).append(query)
+    first: list[list[str]] = []
+    second: list[list[str]] = []
+    for queries in by_document.values():
+        min(first, second, key=lambda half: sum(map(len, half))).append(queries)
+    first, second = sorted((first, second), key=len)
+    return list(chain.from_iterable(first)), list(chain.from_iterable(second))
+
+
+def _write_set(
+    folder: Path, passages: Sequence[str], relevant: dict[str, list[int]], of_documents: dict[str, int]
+) -> None:
+    """Write a set as `finetune.nanobeir` reads it, with the document of each query."""
     make_folder(folder)
     numbers = {query: f"q{number:05d}" for number, query in enumerate(relevant)}
     parts: dict[str, list[dict[str, Any]]] = {
         "corpus": [{"_id": f"p{row:05d}", "text": text} for row, text in enumerate(passages)],
-        "queries": [{"_id": number, "text": query} for query, number in numbers.items()],
+        "queries": [
+            {"_id": number, "text": query, "document": of_documents[query]}
+            for query, number in numbers.items()
+        ],
         "qrels": [
             {"query-id": numbers[query], "corpus-id": [f"p{row:05d}" for row in rows]}
             for query, rows in relevant.items()
@@ -219,31 +319,47 @@ def _write_set(folder: Path, passages: Sequence[str], relevant: dict[str, list[i
         write_durably(folder / f"{name}.jsonl", b"".join(map(_line, rows)))
 
 
+def documents_of(folder: Path) -> np.ndarray:
+    """Return the document of each query of a set that `make_test` wrote, int64[Q], numbered from 0."""
+    numbers = [row["document"] for _, row in json_objects(folder / "queries.jsonl")]
+    return np.unique(numbers, return_inverse=True)[1]
+
+
 def _line(row: dict[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def _write_training(
-    pieces: Sequence[Piece], folder: Path, heldout: _HeldOut, own: set[str], kind: str, seed: int
+    tasks: Sequence[ReadTask],
+    sources: Sequence[Source],
+    size: int,
+    folder: Path,
+    heldout: _HeldOut,
+    own: set[str],
+    kind: str,
+    seed: int,
 ) -> dict[str, int]:
     """Write what is not held out, a file a source; return counts of documents.
 
     own: texts of the test. kind: of the pairs to train on; "": documents are.
     """
-    counts: Counter[str] = Counter(heldout=0, copies=0, training=0)
-    for number in dict.fromkeys(piece.number for piece in pieces):
+    counts: Counter[str] = Counter(heldout=0, copies=0, neighbours=0, training=0)
+    for number in dict.fromkeys(task.source for task in tasks):
         file = create(folder / _TRAIN.format(number))
         try:
-            for piece in pieces:
-                for document in piece.documents() if piece.number == number else ():
+            for _, parts in groups([task for task in tasks if task.source == number], sources, size):
+                held = [_key(joined(part), seed) < heldout.limit for part in parts]
+                for part, is_held in zip(without_neighbours(parts, held), held, strict=True):
                     place = "training"
-                    if _key(document, seed) < heldout.limit:
+                    if is_held:
                         place = "heldout"
-                    elif is_copy(document, heldout.shingles):
+                    elif not part:
+                        place = "neighbours"
+                    elif is_copy(joined(part), heldout.shingles):
                         place = "copies"
                     counts[place] += 1
                     if place == "training":
-                        file.writelines(map(_line, _rows(document, own, kind)))
+                        file.writelines(map(_line, _rows(joined(part), own, kind)))
             sync(file)
         finally:
             abandon(file)
@@ -259,3 +375,14 @@ def _rows(document: Document, own: set[str], kind: str) -> Iterator[dict[str, st
     for first, second in (pair for of_kind in pairs.values() for pair in of_kind):
         if first not in own and second not in own:
             yield {"text": first, "positive": second}
+
+
+def is_read_by_search(sources: Sequence[Source]) -> bool:
+    """Return whether `clearly search --split` reads all of these sources, as they are."""
+    try:
+        tasks = plan_tasks(list(sources))
+        for task in tasks:
+            next(documents(task, sources[task.source], Faults()), None)
+        return not any(task.kind in MARKUP.values() for task in plan_tasks(list(sources), structure=True))
+    except UserError:
+        return False

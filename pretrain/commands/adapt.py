@@ -149,16 +149,24 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     from finetune.encoders.models import open_model
     from finetune.judge.choice import Judge, fingerprint
     from finetune.judge.heldout import make_test
-    from finetune.judge.structure import KINDS
+    from finetune.judge.parts import FEW, GAP
     from pretrain.benchmarks.sts_tasks import StsEvaluator
     from pretrain.export.sentence_transformers import read_modules
+    from pretrain.prepare.sources.structure import KINDS
 
     test = make_test(prepare.sources, out / JUDGE, prepare.seed, prepare.unit == "record")
     counts = test.counts
+    if test.part:
+        print(
+            f"  text       fewer than {FEW} documents: split into parts of {test.part:,} characters or more, "
+            f"at sections or paragraphs, which count as documents; {GAP} characters or a section beside "
+            "held-out parts are left out"
+        )
     print(
         f"  documents  {counts['documents']:,}: {counts['heldout']:,} held out, {counts['training']:,} to "
-        f"train on, {counts['copies']:,} in neither (they repeat held-out ones)\n"
-        f"  pairs      {KINDS[test.kind]}; queries there are: "
+        f"train on, {counts['copies']:,} in neither (they repeat held-out ones)"
+        + (f", {counts['neighbours']:,} left out beside held-out ones" if counts["neighbours"] else "")
+        + f"\n  pairs      {KINDS[test.kind]}; queries there are: "
         + ", ".join(f"{kind} {count:,}" for kind, count in test.found.items())
     )
     for query, passage in test.shown:
@@ -180,7 +188,7 @@ def _report(judge: Judge, init: str, prepare: DataConfig, text: str, out: Path, 
     """Judge what was trained, unless that is done, and print what came of it and what to type next."""
     from finetune.encoders.models import open_model
     from finetune.judge.choice import read_report, report_lines
-    from finetune.judge.reading import is_read_by_search
+    from finetune.judge.heldout import is_read_by_search
     from finetune.judge.scores import START
 
     trained, best, path = out / "export", out / "best", out / "report" / REPORT

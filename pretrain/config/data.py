@@ -126,6 +126,10 @@ class DataConfig(Section):
     max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); document:
     a document, cut at max_length; record: a line of a text file, or a row of another source with a text and
     optionally a positive, a negative, an augmented text and a label, unchanged"""
+    pairs: Literal["none", "structure", "columns", "heading", "title", "neighbour"] = "none"
+    """make records of pairs of texts that belong together in the documents' own structure: a heading and its
+    section (Markdown, reStructuredText, HTML, wikitext), two columns of a row as title and text, a first line
+    and the text below it, a sentence and the next one; structure: all of these. The unit is then record"""
     max_length: int = Field(64, ge=8)
     """longest sequence in tokens, special tokens included"""
     long_sentences: Literal["auto", "truncate", "split", "drop"] = "auto"
@@ -172,6 +176,13 @@ class DataConfig(Section):
     text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence
     and record"""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _pairs_are_records(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("pairs", "none") != "none":
+            return {"unit": "record"} | value
+        return value
+
     @field_validator("sources", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
@@ -185,12 +196,14 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _texts_stay_whole(self) -> Self:
+        no_records = self.pairs != "none" and self.unit != "record"
+        refuse(no_records, f"pairs: {self.pairs} makes records, and is not for unit {self.unit}")
         record, split = self.unit == "record", self.long_sentences == "split"
         whole = "is not for unit record, whose texts stay as they are"
         refuse(record and split, f"long_sentences: split {whole}")
         refuse(record and self.dedup == "minhash", f"dedup: minhash {whole}")
         passages = any(source.layout == "passages" for source in self.sources)
-        refuse(record and passages, f"layout: passages {whole}")
+        refuse(record and self.pairs == "none" and passages, f"layout: passages {whole}")
         cuts = (
             f"long_sentences: {self.long_sentences} would cut documents, which unit {self.unit} keeps whole"
         )

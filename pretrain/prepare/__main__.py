@@ -3,6 +3,7 @@
     clearly prepare --source embedded --out data/embedded
     clearly prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --out data/mine
     clearly prepare --source nli_for_simcse.csv --unit record --max-length 32 --out data/nli
+    clearly prepare --source 'docs/**/*.md' --pairs structure --out data/pairs
     clearly prepare --config data_wikipedia_bookcorpus --out DIR --workers 64
 
 Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, two
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 
 from pydantic import BaseModel, Field
 
+from augment.core.errors import shortened
 from pretrain.common import cli
 from pretrain.common.typed_values import parse_value
 from pretrain.config.data import DataConfig, Source, data_config
@@ -122,11 +124,13 @@ def summary(manifest: dict, out: Path) -> str:
             lines.append(f"  capitals and accents are kept: {share} have one; --lowercase true drops both")
     counts = manifest.get("counts", {})
     lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in counts.items() if count]
+    for kind, pairs in manifest.get("pairs", {}).items():
+        lines += [f"  {kind:10} {shortened(first, 50)} -> {shortened(second, 90)}" for first, second in pairs]
     lines += [f"  not read: {fault}" for fault in manifest.get("faults", [])]
     return "\n".join([*lines, *run_figures(manifest)])
 
 
-FIRST = ("out", "source", "config", "unit", "max_length", "vocabulary", "annotate", "workers")
+FIRST = ("out", "source", "config", "unit", "pairs", "max_length", "vocabulary", "annotate", "workers")
 
 if __name__ == "__main__":
     cli.run(main, keys=data_flags, first=(*FIRST, "overwrite"), more_help=source_keys)

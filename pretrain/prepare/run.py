@@ -61,7 +61,8 @@ def prepare(
         return None if overwrite else _finished(out, wanted)
 
     def plan(work: Path) -> list[Job]:
-        tasks = plan_tasks(config.sources, records=config.unit == "record")
+        paired = config.pairs != "none"
+        tasks = plan_tasks(config.sources, config.unit == "record" and not paired, structure=paired)
         if overwrite:
             _refuse_own_output(config, tasks, out)
             remove_durably(out / MANIFEST)  # first: from here on the folder does not pass for finished

@@ -25,6 +25,7 @@ from pretrain.prepare.buckets import RunFile, text_key
 from pretrain.prepare.sources.readers import ReadTask
 
 MOST_PAIRS = 10_000
+MOST_SHOWN = 5  # pairs of a kind
 
 
 class WorkFile(BaseModel):
@@ -126,9 +127,26 @@ class Pairs(RootModel[list[tuple[str, str]]], WorkFile):
             yield from cls.read(work, int(path.stem)).root
 
 
-def sample_of(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the `MOST_PAIRS` of the lowest hashes, in their order: all sources have their share."""
-    return heapq.nsmallest(MOST_PAIRS, pairs, key=lambda pair: (text_key("\n".join(pair).encode(), 0), pair))
+def sample_of(pairs: Iterable[tuple[str, str]], most: int = MOST_PAIRS) -> list[tuple[str, str]]:
+    """Return the `most` pairs of the lowest hashes, in their order: all sources have their share."""
+    return heapq.nsmallest(
+        most, pairs, key=lambda pair: (text_key("\n".join(pair).encode("utf-8", "replace"), 0), pair)
+    )
+
+
+class ShownPairs(RootModel[dict[str, list[tuple[str, str]]]], WorkFile):
+    """Kind of structure -> a few pairs of it."""
+
+    place: ClassVar[str] = "counts/shown/{rank:05d}.json"
+
+    @classmethod
+    def few(cls, work: Path) -> dict[str, list[tuple[str, str]]]:
+        """Return `MOST_SHOWN` pairs of each kind of all tasks."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for shown in cls.read_all(work).values():
+            for kind, pairs in shown.root.items():
+                found[kind] = sample_of([*found.get(kind, ()), *pairs], MOST_SHOWN)
+        return found
 
 
 class HashRange(WorkFile):

@@ -19,7 +19,9 @@ from pretrain.common.typed_values import nearest
 from pretrain.config.data import Source
 from pretrain.config.named_data import NAMED_DATA
 from pretrain.data.manifest import MANIFEST, PAIRS
+from pretrain.prepare.sources.markup import MARKUP
 from pretrain.prepare.sources.readers import COMPRESSIONS, ReadTask, detect_layout, is_array, read_head
+from pretrain.prepare.sources.structured import columns_of
 from pretrain.prepare.wrapping import margin
 
 # beside prepared data: the config that a training gave to the preparation that it started
@@ -32,17 +34,22 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
 
 
-def plan_tasks(sources: list[Source], records: bool = False) -> list[ReadTask]:
+def plan_tasks(sources: list[Source], records: bool = False, structure: bool = False) -> list[ReadTask]:
     """Return the reading tasks of a mixture, in an order fixed by the sources.
 
-    records: read records (`pretrain.prepare.sources.records`), not documents.
+    records: read records (`pretrain.prepare.sources.records`), not documents. structure: read documents with
+    their structure (`pretrain.prepare.sources.structured`), of files in markup too.
 
     Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
     """
     tasks: list[ReadTask] = []
     for number, source in enumerate(sources):
         longest = int(source.line_megabytes * 1e6)
-        tasks += [replace(task, longest=longest) for task in _plan_source(number, source, records)]
+        of_source = _plan_source(number, source, records, structure)
+        if structure:
+            columns = {task.place: columns_of(task, source) for task in of_source if not task.stripe}
+            of_source = [replace(task, columns=columns[task.place]) for task in of_source]
+        tasks += [replace(task, longest=longest) for task in of_source]
     if records and any(task.kind == "embedded" for task in tasks):
         raise UserError("source embedded holds no records: unit record reads files and datasets.")
     widths = {task.place: task.width for task in tasks if task.kind == "text"}
@@ -61,7 +68,7 @@ def plan_tasks(sources: list[Source], records: bool = False) -> list[ReadTask]:
     return tasks
 
 
-def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
+def _plan_source(number: int, source: Source, records: bool, structure: bool) -> list[ReadTask]:
     name = source.source
     if name == "embedded":
         from pretrain.prepare.sources.embedded import python_files
@@ -71,7 +78,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
             raise UserError("source embedded: there is no Python package here; name a text file.")
         return _striped(number, "embedded", name, size // 20, stripes=16)
     if name.startswith("hub:") and name.count("/") > 1:
-        return _plan_file(number, source, _hub_file(name, source.revision), records)
+        return _plan_file(number, source, _hub_file(name, source.revision), records, structure)
     if name.startswith("hub:"):
         return _plan_hub(number, source, name[4:])
     if re.match(r"\w+://", name):
@@ -84,7 +91,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
         if not size:
             raise _empty(path)
         return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
-    files = _files(path)
+    files = _files(path, structure and source.format == "auto")
     if files is None:
         is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not kind_of(name)
         if is_name and not path.parent.is_dir():  # else a misspelt folder
@@ -101,7 +108,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[ReadTask]:
         )
     tasks = []
     for file in files:
-        tasks += _plan_file(number, source, file, records)
+        tasks += _plan_file(number, source, file, records, structure)
     if not tasks:
         raise _empty(path)
     return tasks
@@ -113,10 +120,14 @@ def _empty(path: Path | str) -> UserError:
     )
 
 
-def kind_of(name: str) -> str | None:
-    """Return the format of a file by its name, whatever it is compressed by; None: no text that is read."""
+def kind_of(name: str, structure: bool = False) -> str | None:
+    """Return the format of a file by its name, whatever it is compressed by; None: no text that is read.
+
+    structure: a file in markup is one, too.
+    """
     stem, suffix = os.path.splitext(name)
-    return _KINDS.get((os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix).lower())
+    kinds = _KINDS | MARKUP if structure else _KINDS
+    return kinds.get((os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix).lower())
 
 
 def files_at(path: Path) -> list[Path]:
@@ -131,16 +142,19 @@ def files_at(path: Path) -> list[Path]:
     return sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
 
 
-def _files(path: Path) -> list[Path] | None:
+def _files(path: Path, structure: bool) -> list[Path] | None:
     """Return the files to read of a folder, or of a path or glob; None if there are none."""
     there = files_at(path)
+    if structure:
+        there = _of_one_sort(path, there)
     if path.is_dir():
-        files = [file for file in there if kind_of(file.name)]
+        files = [file for file in there if kind_of(file.name, structure)]
         if not files:
+            kinds = _KINDS | MARKUP if structure else _KINDS
             raise UserError(
-                f"source {path} holds no corpus file ({', '.join(_KINDS)}; {', '.join(COMPRESSIONS)})."
+                f"source {path} holds no corpus file ({', '.join(kinds)}; {', '.join(COMPRESSIONS)})."
             )
-        if others := [file.name for file in there if not kind_of(file.name)]:
+        if others := [file.name for file in there if not kind_of(file.name, structure)]:
             named = ", ".join(others[:3]) + (", ..." if others[3:] else "")
             print(
                 f"note: source {path}: {len(others)} of {len(there)} files are no corpus files by their "
@@ -150,6 +164,23 @@ def _files(path: Path) -> list[Path] | None:
             )
         return files
     return there or None
+
+
+def _of_one_sort(path: Path, files: list[Path]) -> list[Path]:
+    """Return the files in markup, or the others: of a folder those with more bytes; a note says so.
+
+    A README beside much data is not the text.
+    """
+    marked = [file for file in files if kind_of(file.name, True) in MARKUP.values()]
+    data = [file for file in files if kind_of(file.name)]
+    if not marked or not data:
+        return files
+    size_of_marked, size_of_data = (sum(file.stat().st_size for file in part) for part in (marked, data))
+    by_headings = size_of_marked >= size_of_data or not path.is_dir()
+    names = f"{len(marked):,} files with headings", f"{len(data):,} files of data"
+    chosen, left_out = names if by_headings else names[::-1]
+    print(f"note: of {path} {chosen} are read, {left_out} are not", file=sys.stderr, flush=True)
+    return marked if by_headings else data
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -185,8 +216,8 @@ def _of_preparation(file: Path) -> bool:
     return (home / ".work").is_dir() or ((home / MANIFEST).is_file() and (home / "tokenizer").is_dir())
 
 
-def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[ReadTask]:
-    kind = source.format if source.format != "auto" else kind_of(file.name)
+def _plan_file(number: int, source: Source, file: Path, records: bool, structure: bool) -> list[ReadTask]:
+    kind = source.format if source.format != "auto" else kind_of(file.name, structure)
     if kind is None:
         raise UserError(f"source {file}: give its `format`: text, jsonl, csv, tsv or parquet.")
     if not os.access(file, os.R_OK):
@@ -203,12 +234,14 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[R
                 groups, columns = table.num_row_groups, table.schema_arrow.names
         except Exception as error:
             raise UserError(f"source {file} is not a readable parquet file ({error}).") from error
-        if not records and source.text_key not in columns:
+        if not records and not structure and source.text_key not in columns:
             raise UserError(
                 f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. "
                 f"{source.how_to_set('text_key')}"
             )
         return _striped(number, kind, str(file), size, limit=groups)
+    if kind in MARKUP.values():
+        return _striped(number, kind, str(file), size, limit=1)
     if kind == "jsonl" and is_array(file):
         return _striped(
             number, kind, str(file), size, 1 if source.layout == "passages" else MAX_STRIPES, "array"

@@ -345,11 +345,7 @@ def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
             texts = passages(texts)
     words = words_of(read_head(Path(task.place))) if task.width else frozenset()
     for position, text in texts:
-        if not is_unicode(text):
-            faults.add(
-                "documents_not_utf8", task, position, "not UTF-8; the bytes that are not were left out"
-            )
-            text = text.encode("utf-8", "surrogateescape").decode("utf-8", "ignore")
+        text = as_unicode(text, task, position, faults)
         width = task.width
         if source.unwrap == "auto" and task.kind != "text":
             width = margin(text)
@@ -359,6 +355,14 @@ def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
             faults.counts["documents_unwrapped"] += joined.count("\n") < text.rstrip().count("\n")
             text = joined
         yield text
+
+
+def as_unicode(text: str, task: ReadTask, position: int, faults: Faults) -> str:
+    """Return a text without bytes that are not UTF-8 (halves of surrogate pairs), which are a fault."""
+    if is_unicode(text):
+        return text
+    faults.add("documents_not_utf8", task, position, "not UTF-8; the bytes that are not were left out")
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "ignore")
 
 
 def _field_texts(task: ReadTask, source: Source, faults: Faults) -> Iterator[tuple[int, str]]:

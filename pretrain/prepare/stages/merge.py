@@ -19,6 +19,7 @@ from pretrain.prepare.work_folder import (
     PlannedStep,
     ResolveCounts,
     SentenceCounts,
+    ShownPairs,
     ShuffledShards,
     TokenizerSize,
     UnreadRows,
@@ -69,6 +70,7 @@ class Merge(PlannedStep):
             "splits": summaries,
             "counts": dict(sorted(counts.items())),
             **({"faults": faults[:MOST_FAULTS]} if faults else {}),
+            **({"pairs": shown} if (shown := ShownPairs.few(self.work)) else {}),
             "config": config.model_dump(mode="json"),
             "buckets": self.buckets,
             "versions": {

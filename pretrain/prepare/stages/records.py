@@ -18,12 +18,26 @@ from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_records, one_per_sequence
-from pretrain.prepare.sources.readers import where
+from pretrain.prepare.sources.markup import Pair
+from pretrain.prepare.sources.readers import ReadTask, where
 from pretrain.prepare.sources.records import MOST_NEGATIVES, TextRecord, column_names, records, split_joined
+from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.structure import KINDS, pairs_of
+from pretrain.prepare.sources.structured import structured
 from pretrain.prepare.stages.build import Build, CorpusTokenizer, choose
 from pretrain.prepare.stages.read import Scatter
 from pretrain.prepare.stages.tokenizer import MakeTokenizer
-from pretrain.prepare.work_folder import Columns, HashRange, PlannedStep, SentenceCounts, TaskColumns
+from pretrain.prepare.work_folder import (
+    MOST_SHOWN,
+    Columns,
+    HashRange,
+    PlannedStep,
+    SentenceCounts,
+    ShownPairs,
+    TaskColumns,
+    UnreadRows,
+    sample_of,
+)
 
 _COLUMNS = column_names(MOST_NEGATIVES + 3)
 
@@ -39,7 +53,7 @@ class ScatterRecords(Scatter):
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         first: TextRecord | None = None
         labels = 0
-        for record in records(task, self.config.sources[task.source]):
+        for record in self._records(task, rank, counts):
             key = bk.text_key(record.texts[0].encode("utf-8", "replace"), seed)
             heldout = self.is_heldout(key, decision, hashes)
             joined = record.joined()
@@ -58,6 +72,24 @@ class ScatterRecords(Scatter):
             columns = ["text", *(name for name in _COLUMNS[1:] if counts[f"records_with_{name}"])]
             TaskColumns(columns=columns, labels=labels, position=first.position).write(self.work, rank)
 
+    def _records(self, task: ReadTask, rank: int, counts: Counter[str]) -> Iterator[TextRecord]:
+        """Yield the records of a task, or those of its documents' structure, and note a few of each kind."""
+        source, wanted = self.config.sources[task.source], self.config.pairs
+        if wanted == "none":
+            yield from records(task, source)
+            return
+        kinds = list(KINDS) if wanted == "structure" else [wanted]
+        faults, shown = Faults(counts), dict[str, list[Pair]]()
+        for number, document in enumerate(structured(task, source, faults)):
+            counts["documents"] += 1
+            for kind, pairs in pairs_of(document, kinds, counts).items():
+                counts[f"pairs_of_{kind}"] += len(pairs)
+                shown[kind] = sample_of([*shown.get(kind, ()), *pairs], MOST_SHOWN)
+                yield from (TextRecord((*pair, "", ""), None, number) for pair in pairs)
+        ShownPairs(shown).write(self.work, rank)
+        if faults.named:
+            UnreadRows(named=faults.named).write(self.work, rank)
+
 
 class AgreeOnColumns(PlannedStep):
     """Find which columns any record has, and how many labels.
@@ -68,7 +100,10 @@ class AgreeOnColumns(PlannedStep):
     stage = "columns"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        tasks = TaskColumns.read_all(self.work)
+        tasks, wanted = TaskColumns.read_all(self.work), self.config.pairs
+        if not tasks and wanted != "none":
+            kind = "structure" if wanted == "structure" else f"kind {wanted}"
+            raise UserError(f"{self.plan.described} has no pairs of {kind}: give other text, or other pairs")
         with_labels, without = (
             [n for n, task in tasks.items() if bool(task.labels) is has] for has in (True, False)
         )

@@ -1,18 +1,37 @@
 """The split of a user's text: by document, the same again, without copies across it."""
 
+import difflib
+import itertools
 import json
 import random
+import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from finetune.judge.heldout import HALVES, MOST_QUERIES, is_copy, make_test, shingles, training_sources
-from finetune.judge.reading import is_read_by_search, pieces_of
-from finetune.judge.structure import Document
+from finetune.judge.heldout import (
+    HALVES,
+    MOST_QUERIES,
+    _but_one,
+    _halves,
+    documents_of,
+    is_copy,
+    is_read_by_search,
+    make_test,
+    shingles,
+    training_sources,
+)
+from finetune.judge.parts import GAP
 from finetune.nanobeir import FOLDER, read
 from finetune.search import read_split
 from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
+from pretrain.prepare.sentences import sentences_of
+from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.structure import Document
+from pretrain.prepare.sources.structured import structured
 
 WORDS = [f"word{number}" for number in range(300)]
 
@@ -95,6 +114,10 @@ def test_a_copy_is_what_shares_half_of_its_words_in_a_row():
         Document("a b x d e f y h i j"), heldout
     )
     assert not is_copy(Document("a b c d e x y z v w"), heldout)  # 1 of 6
+    heldout = np.sort(np.concatenate([_but_one("a b c d e f"), _but_one("red dog"), shingles("red dog")]))
+    for text in ("a b x d e f", "a b d e f", "a b c d e f g", "b a c d e f", "red dog"):
+        assert is_copy(Document(text), heldout), text
+    assert not is_copy(Document("a b x y e f"), heldout) and not is_copy(Document("red cat"), heldout)
     heldout = shingles("東京は日本の首都である。")  # without blanks every character is a word
     heldout.sort()
     assert is_copy(Document("東京は日本の首都であり"), heldout)
@@ -153,9 +176,10 @@ def test_objects_are_no_column_and_of_a_list_of_texts_the_first_is_taken(tmp_pat
     answers = {"text": ["no"], "answer_start": [3]}
     rows = [{"question": "who is it", "answers": answers, "context": ["it is nobody", "else"]}] * 3
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (piece,) = pieces_of(data_config({"sources": str(tmp_path / "mine.jsonl")}).sources)
-    assert piece.columns == ("question", "context")
-    assert next(piece.documents()) == Document("it is nobody", "who is it")
+    sources = data_config({"sources": str(tmp_path / "mine.jsonl")}).sources
+    (task,) = plan_tasks(sources, structure=True)
+    assert task.columns == ("question", "context")
+    assert next(structured(task, sources[0], Faults())) == Document("it is nobody", "who is it")
 
 
 def test_a_readme_beside_data_is_not_taken_for_the_text(tmp_path):
@@ -166,3 +190,128 @@ def test_a_readme_beside_data_is_not_taken_for_the_text(tmp_path):
     (tmp_path / "set" / "README.md").write_text("# A set\n\nIt has two hundred rows.\n")
     made = make_test(data_config({"sources": str(tmp_path / "set")}).sources, tmp_path / "a", 0, True)
     assert made.kind == "columns" and made.counts["documents"] == 200
+
+
+def test_contents_that_changed_under_one_name_are_refused(tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number in range(150):
+        text = f"# Page {number}\n\nHere {' '.join(random.Random(number).choices(WORDS, k=9))}.\n"
+        (folder / f"{number}.md").write_text(text)
+    sources = data_config({"sources": str(folder)}).sources
+    out = folder / "run"  # what a run writes below the text is no text of the user's
+    made = make_test(sources, out / "judge", 0, True)
+    (out / "judge" / "more.md").write_text("# Not of the text\n")
+    assert make_test(sources, out / "judge", 0, True) == made
+    changed = folder / "7.md"
+    before = changed.read_bytes()
+    changed.write_bytes(before.replace(b"Here", b"Hare"))  # as long as it was
+    with pytest.raises(UserError, match=r"other contents: \S+/7.md has changed since. Bring back"):
+        make_test(sources, out / "judge", 0, True)
+    changed.rename(folder / "new.md")
+    with pytest.raises(UserError, match=r"7.md is gone since \(and 1 other files differ\).*another --out"):
+        make_test(sources, out / "judge", 0, True)
+    (folder / "new.md").unlink()
+    changed.write_bytes(before)
+    assert make_test(sources, out / "judge", 0, True) == made
+
+
+SPELLED = ["".join(letters) for letters in itertools.product("bdkl", "aeio", "rstn", "aeiu")]
+
+
+def sentence(draw, number):
+    first, *others = draw.choices(SPELLED, k=14)
+    return f"Number {number} says {first}, and {' '.join(others)}, of it."
+
+
+def book(path, paragraphs=700):
+    """Paragraphs of five numbered sentences, broken at a margin with blank lines between, as Gutenberg's."""
+    draw = random.Random(0)
+    text = [" ".join(sentence(draw, 5 * n + k) for k in range(5)) for n in range(paragraphs)]
+    path.write_text("\n\n".join(textwrap.fill(one, 72) for one in text) + "\n")
+    return [one for paragraph in text for one in sentences_of(paragraph)]
+
+
+def trained_text(sources, folder):
+    rows = [Path(one["source"]).read_text() for one in training_sources(sources, folder)]
+    return [json.loads(line)["text"] for text in rows for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("form", ["book.txt", "page.md", "book.jsonl"])
+def test_a_text_of_few_documents_is_split_into_parts_with_a_gap(tmp_path, form):
+    sentences = book(tmp_path / "book.txt")
+    if form == "page.md":
+        parts = [f"## Part {n}\n\n{' '.join(sentences[n : n + 5])}\n" for n in range(0, len(sentences), 5)]
+        (tmp_path / form).write_text("# The page\n\n" + "\n".join(parts))
+    if form == "book.jsonl":
+        (tmp_path / form).write_text(json.dumps({"text": " ".join(sentences)}) + "\n")
+    sources = data_config({"sources": str(tmp_path / form)}).sources
+    made = make_test(sources, tmp_path / "judge", 0, False)
+    counts = made.counts
+    assert 1000 < made.part < 2000 and made.kind == ("heading" if form == "page.md" else "neighbour")
+    assert 100 < counts["documents"] <= 201 and 10 < counts["heldout"] < 0.35 * counts["documents"]
+    trained = " ".join(trained_text(sources, tmp_path / "judge"))
+    number = {one: n for n, one in enumerate(sentences)}
+    kept = {number[one] for one in sentences if one in trained}
+    passages = read(tmp_path / "judge" / FOLDER / "test").documents
+    asked = {number[one] for passage in passages for one in sentences_of(passage) if one in number}
+    assert len(kept) > 0.6 * len(sentences) and len(asked) > 50
+    # nobody trains on what is asked for, nor on what stands beside it
+    distance = min(abs(a - b) for a in asked for b in kept)
+    characters = GAP / max(map(len, sentences))
+    assert distance > (characters if form != "page.md" else 5)
+
+
+def test_many_documents_are_no_parts(tmp_path):
+    written(tmp_path / "mine.jsonl")
+    sources = data_config({"sources": str(tmp_path / "mine.jsonl")}).sources
+    assert make_test(sources, tmp_path / "judge", 0, False).part == 0
+
+
+def test_dev_and_test_ask_of_different_documents(tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for page in range(200):
+        draw = random.Random(page)
+        parts = [f"## Part {n} of page {page}\n\nOf page {page}: {sentence(draw, n)}\n" for n in range(4)]
+        (folder / f"{page}.md").write_text("\n".join(parts))
+    make_test(data_config({"sources": str(folder)}).sources, tmp_path / "judge", 0, False)
+    pages = {}
+    for half in HALVES:
+        place = tmp_path / "judge" / FOLDER / half
+        queries = read(place).queries
+        pages[half] = [query.split()[-1] for query in queries]
+        # those of one document have one number, and those of different ones different ones
+        pairs = set(zip(pages[half], documents_of(place).tolist()))
+        assert len(pairs) == len(set(pages[half])) == len({number for _, number in pairs}) > 10
+        assert len(queries) == 4 * len(pairs)
+    assert not set(pages["dev"]) & set(pages["test"])
+    # one large document: the test has the others
+    assert _halves({"a": 0, "b": 0, "c": 0, "d": 1, "e": 2, "f": 2}) == (["a", "b", "c"], ["d", "e", "f"])
+    assert _halves({"a": 1, "b": 0, "c": 0, "d": 0, "e": 2, "f": 3})[1] == ["a", "e", "f"]
+
+
+def test_documents_that_repeat_with_small_edits_are_not_trained_on(tmp_path):
+    draw = random.Random(0)
+    rows = []
+    for number in range(200):
+        length = 9 if number % 2 else 60
+        words = draw.choices(WORDS, k=length)
+        rows.append({"title": f"title {number}", "text": " ".join(words)})
+        for copy in range(2):
+            edited = words.copy()
+            for place in range(copy, length, 14):  # a word in 14 is another, and once in a while one is gone
+                edited[place] = "edited"
+            if number % 4 < 2:
+                edited.remove("edited")
+            rows.append({"title": f"title {number}", "text": " ".join(edited)})
+    draw.shuffle(rows)
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = data_config({"sources": str(tmp_path / "mine.jsonl")}).sources
+    make_test(sources, tmp_path / "judge", 0, False)
+    trained = [text.partition("\n")[2].split() for text in trained_text(sources, tmp_path / "judge")]
+    heldout = [text.split() for text in read(tmp_path / "judge" / FOLDER / "test").documents]
+    assert len(trained) > 200 and len(heldout) > 60
+    for one in trained:
+        for other in heldout:
+            assert difflib.SequenceMatcher(None, one, other).quick_ratio() < 0.75

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from model_folders import SENTENCES, save_bert, save_guest
 from safetensors.torch import load_file, save_file
+from scipy import stats
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from finetune.encoders.models import open_model
 from finetune.judge import bm25
 from finetune.judge.choice import Judge, choose, fingerprint, read_report, report_lines
+from finetune.judge.costs import ROUNDS, cost_lines, costs_of, size_of
 from finetune.judge.heldout import HALVES, RetrievalTest, make_test
 from finetune.judge.scores import BM25, METRICS, START, Halves, in_words, mean_interval, rows_of, table
 from finetune.nanobeir import FOLDER, read
@@ -87,10 +89,35 @@ def test_95_percent_of_the_intervals_hold_the_mean():
     for _ in range(trials):
         # what differences of nDCG look like: mostly none, else large
         values = np.where(draw.random(150) < 0.6, 0.0, draw.normal(4, 30, 150))
-        found = mean_interval(values)
+        found = mean_interval(values, np.arange(150))
         assert found.low <= found.mean <= found.high
         held += found.low <= 0.4 * 4 <= found.high
     assert 0.91 < held / trials < 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [6, 12, 60])
+def test_95_percent_hold_the_mean_where_queries_of_a_document_are_alike(count):
+    """Half of the variance is between documents, whose queries are 1 to 15."""
+    draw, trials = np.random.default_rng(count), 300
+    held = {"documents": 0, "queries": 0}
+    for _ in range(trials):
+        documents = np.repeat(np.arange(count), draw.integers(1, 16, count))
+        values = 4 + draw.normal(0, 20, count)[documents] + draw.normal(0, 20, len(documents))
+        for unit, numbers in (("documents", documents), ("queries", np.arange(len(documents)))):
+            found = mean_interval(values, numbers)
+            held[unit] += found.low <= 4 <= found.high
+    assert 0.9 < held["documents"] / trials < 0.99
+    assert held["queries"] / trials < 0.8
+
+
+def test_the_mean_is_that_of_queries_not_of_documents():
+    values, documents = np.array([10.0, 20, 30, 80]), np.array([0, 0, 0, 1])
+    found = mean_interval(values, documents)
+    assert found.mean == pytest.approx(35)
+    # of two documents: draws are (d, d) with 20 or 80, and 35; t of one degree of freedom
+    wider = 2**0.5 * stats.t.ppf(0.975, 1) / stats.norm.ppf(0.975)
+    assert (found.low, found.high) == (pytest.approx(35 - 15 * wider), pytest.approx(35 + 45 * wider))
 
 
 def test_the_same_queries_are_drawn_for_both_of_a_pair():
@@ -98,15 +125,17 @@ def test_the_same_queries_are_drawn_for_both_of_a_pair():
     hard = draw.uniform(0, 100, 200)  # what both find hard
     start = {"test": np.stack([hard] * 3)}
     better = {"test": np.stack([hard + 1 + draw.normal(0, 1, 200)] * 3)}
-    rows = rows_of({START: start, "adapted": better, BM25: {"test": start["test"] + 3}})
+    each = np.arange(200)
+    rows = rows_of({START: start, "adapted": better, BM25: {"test": start["test"] + 3}}, each)
     assert rows["adapted"]["less"][START]["verdict"] == "better"
     assert rows["adapted"]["less"][BM25]["verdict"] == "worse"
     assert in_words(rows, "adapted")[0].startswith("adapted against start: +")
     # each by itself would not be told apart
     low, high = (rows["adapted"]["figures"]["ndcg@10"][side] for side in ("low", "high"))
     assert low < hard.mean() < high
-    assert rows_of({START: start, "same": start})["same"]["less"][START]["verdict"] == "not told apart"
-    assert len(table(rows, 200, 1000)) == 5
+    same = rows_of({START: start, "same": start}, each)
+    assert same["same"]["less"][START]["verdict"] == "not told apart"
+    assert len(table(rows, 200, 200, 1000)) == 5
 
 
 @pytest.mark.parametrize(
@@ -138,7 +167,7 @@ def test_the_last_line_says_what_is_kept(kept, forgot, last):
     figure = {"value": -1.0, "low": -2.0, "high": -0.5, "verdict": "worse"}
     rows = {START: {"less": {}}, "adapted": {"less": {START: figure}}}
     similar = {"0": {"value": 80.0}, "1": {"value": 79.0, "difference": -1.0, "low": -1.5, "high": -0.4}}
-    report = {"table": [], "similarity": similar, "rows": rows, "kept": kept, "forgot": forgot}
+    report = {"table": [], "similarity": similar, "rows": rows, "kept": kept, "forgot": forgot, "costs": {}}
     report["chosen"] = {"alpha": 1.0, "row": "adapted", "dev": {"0": 1.0, "1": 2.0}}
     lines = report_lines(report)
     assert "  STS-B dev, start: 80.0" in lines and "  STS-B dev, adapted: 79.0, -1.0 [-1.5, -0.4]" in lines
@@ -170,6 +199,33 @@ def test_start_and_words_are_scored_once(made, tmp_path):
     scored, other = begin("cls")
     assert scored == 3 and (other.scores[START]["test"] != judge.scores[START]["test"]).any()
     assert begin("cls")[0] == 3
+
+
+def test_costs_are_measured_in_turn_and_the_fastest_round_counts(tmp_path):
+    calls, now = [], [0.0]
+
+    def encoder(name, width, seconds):
+        def embed(texts):
+            calls.append((name, len(texts)))
+            now[0] += seconds[len([one for one, _ in calls if one == name]) - 1]
+            return np.ones((len(texts), width))
+
+        return open_model(embed)
+
+    first = encoder("first", 4, [99, 5, 2, 4, 4, 4])
+    second = encoder("second", 8, [99, 1, 3, 3, 3, 3])
+    bert = save_bert(tmp_path / "bert")
+    models = {"first": (bert, first), "second": (None, second)}
+    found = costs_of(models, ["a b", "c", "a b", "d"], clock=lambda: now[0])
+    assert calls == [("first", 3), ("second", 3)] * (ROUNDS + 1)
+    assert (found["first"]["speed"], found["second"]["speed"]) == (3 / 2, 3 / 1)
+    assert (found["first"]["width"], found["second"]["width"]) == (4, 8)
+    weights = load_file(bert / "model.safetensors")
+    assert found["first"]["parameters"] == sum(tensor.numel() for tensor in weights.values())
+    assert size_of(bert)[1] == (bert / "model.safetensors").stat().st_size / 1e6
+    _, one, other = cost_lines(found)
+    assert one.split() == ["first", f"{found['first']['parameters']:,}", f"{size_of(bert)[1]:.1f}", "4", "2"]
+    assert other.split() == ["second", "8", "3"]
 
 
 def test_a_report_without_what_was_trained_is_refused(tmp_path):

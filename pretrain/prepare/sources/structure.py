@@ -1,0 +1,113 @@
+"""Find pairs of texts that belong together in a document's own structure: a heading and its section, say.
+
+Where people have structured their text, what stands above a passage says what the passage is about. Such
+pairs are a test of retrieval that nobody had to label, and positives to train on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from augment.text.cleaning import clean
+from pretrain.prepare.sentences import count_words, sentences_of
+from pretrain.prepare.sources.markup import Pair, sections
+
+KINDS = {
+    "columns": "two columns of a row",
+    "heading": "a heading and its section",
+    "title": "a first line and the text below it",
+    "neighbour": "a sentence and the next one",
+}
+"""Kinds of pairs; where a text has several, the judge takes the first one that it has enough of."""
+MOST_CHARACTERS = 1000
+"""Of a passage; the rest is left out."""
+_FEWEST_WORDS = {"columns": (1, 3), "heading": (1, 5), "title": (1, 5), "neighbour": (4, 4)}
+"""Of the first text of a pair, and of the second."""
+_LONGEST_TITLE = 15  # words
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document as it was read.
+
+    text: all of it, paragraphs a line each, without marks; of a row with two columns, the second one's.
+    title: the first column's; "": there are none. sections: (heading, section) of a document in markup.
+    """
+
+    text: str
+    title: str = ""
+    sections: tuple[Pair, ...] = ()
+
+    @classmethod
+    def of_sections(cls, found: Iterable[Pair]) -> "Document":
+        """Return the document that has these sections."""
+        pairs = tuple(found)
+        return cls("\n".join(part for pair in pairs for part in pair if part), sections=pairs)
+
+    @classmethod
+    def marked(cls, text: str, markup: str) -> "Document":
+        """Return the document that is written in a markup (`pretrain.prepare.sources.markup`)."""
+        return cls.of_sections(sections(text, markup))
+
+    @property
+    def whole(self) -> str:
+        """The text to train on."""
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
+
+def pairs_of(
+    document: Document, kinds: Iterable[str] = tuple(KINDS), counts: Counter[str] | None = None
+) -> dict[str, list[Pair]]:
+    """Return the pairs of a document by kind, in order, of these kinds; those without any left out.
+
+    counts: to which those are added that have too few words.
+    """
+    found = {kind: list(_sound(kind, _FINDERS[kind](document), counts)) for kind in kinds}
+    return {kind: pairs for kind, pairs in found.items() if pairs}
+
+
+def _sound(kind: str, pairs: Iterable[Pair], counts: Counter[str] | None) -> Iterator[Pair]:
+    """Yield the pairs that have enough words, clean, passages cut to `MOST_CHARACTERS`."""
+    for first, second in pairs:
+        first, second = _cut(clean(first)), _cut(clean(second))
+        enough = (count_words(text) >= least for text, least in zip((first, second), _FEWEST_WORDS[kind]))
+        if first and second and all(enough):
+            yield first, second
+        elif counts is not None:
+            counts["pairs_too_short"] += 1
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS].rsplit(" ", 1)[0]
+
+
+def _columns(document: Document) -> list[Pair]:
+    return [(document.title, document.text)] if document.title else []
+
+
+def _headed(document: Document) -> list[Pair]:
+    return [pair for pair in document.sections if pair[0]]
+
+
+def _titled(document: Document) -> list[Pair]:
+    """Return the first line and the rest, where the line looks like a title: short, and no sentence."""
+    first, _, rest = document.text.strip().partition("\n")
+    title = clean(first)
+    no_title = not title or len(title.split()) > _LONGEST_TITLE or title[-1] in ".!?:;,…。！？"
+    return [] if no_title or document.title or document.sections or not rest.strip() else [(title, rest)]
+
+
+def _neighbours(document: Document) -> list[Pair]:
+    found: list[Pair] = []
+    for text in [body for _, body in document.sections] or [document.text]:
+        sentences = sentences_of(text)
+        found += zip(sentences[::2], sentences[1::2])
+    return found
+
+
+_FINDERS: dict[str, Callable[[Document], list[Pair]]] = {
+    "columns": _columns,
+    "heading": _headed,
+    "title": _titled,
+    "neighbour": _neighbours,
+}

@@ -1,0 +1,94 @@
+"""Read the documents of a source with the structure that their files give them."""
+
+from collections.abc import Iterator
+from itertools import islice
+from statistics import fmean
+
+from pretrain.config.data import Source
+from pretrain.prepare.sources.markup import MARKUP
+from pretrain.prepare.sources.readers import ReadTask, naming_damage, open_file, too_long
+from pretrain.prepare.sources.rows import BrokenRow, Faults, as_unicode, documents, json_rows, table_rows
+from pretrain.prepare.sources.structure import Document
+
+COLUMNS = {
+    "title": ("text", "body", "content", "abstract", "description", "article", "summary"),
+    "headline": ("text", "body", "content", "article", "description", "short_description"),
+    "question": ("answer", "answers", "response", "context", "passage"),
+    "query": ("positive", "answer", "document", "passage", "text"),
+    "text": ("positive",),
+    "anchor": ("positive",),
+    "sent0": ("sent1",),
+    "instruction": ("response", "output", "completion"),
+    "prompt": ("response", "output", "completion"),
+}
+"""Names of columns that belong together, the one that is asked with first."""
+_SAMPLE = 100  # rows by which columns without such names are judged
+_ANSWER_CHARACTERS, _ANSWER_DIFFERENT = 20, 0.5  # of what is a text, and no label: in the mean; the share
+
+Columns = tuple[str, str]
+"""The names of two columns that belong together."""
+
+
+def structured(task: ReadTask, source: Source, faults: Faults) -> Iterator[Document]:
+    """Yield the documents of a task that was planned for structure, in order.
+
+    Raises:
+        UserError: the data is not what its name says, or cannot be read.
+    """
+    if task.kind in MARKUP.values():
+        with naming_damage(task.place), open_file(task.place) as stream:
+            raw = stream.read(task.longest + 1)
+        if len(raw) > task.longest:
+            raise too_long(task, 0)
+        text = as_unicode(raw.decode("utf-8-sig", "surrogateescape"), task, 0, faults)
+        yield Document.marked(text.replace("\r\n", "\n"), task.kind)
+        return
+    if task.columns is None:
+        yield from map(Document, documents(task, source, faults))
+        return
+    for row in _rows(task, source, task.columns):
+        title, text = (_text(row.get(name)) for name in task.columns)
+        if text.strip():
+            yield Document(text, title.strip())
+
+
+def columns_of(task: ReadTask, source: Source) -> Columns | None:
+    """Return the two columns of a file's rows that belong together; None: its text is one column's.
+
+    A column that the source names is the text, and alone. task: the first of the file.
+    """
+    if task.kind not in ("jsonl", "csv", "tsv", "parquet") or "text_key" in source.model_fields_set:
+        return None
+    rows = list(islice(_rows(task, source, None), _SAMPLE))
+    names = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if all(_text(row[name]) for row in rows if row.get(name))  # no objects
+        and not all(_text(row.get(name) or "0").isdecimal() for row in rows)  # no numbers
+    ]
+    for first, seconds in COLUMNS.items():
+        if first in names:
+            for second in seconds:
+                if second in names:
+                    return first, second
+    if task.kind == "jsonl" or source.text_key in names or len(names) < 2:
+        return None
+    texts = [text for row in rows if (text := _text(row.get(names[1])))]
+    different = len(set(texts)) / max(1, len(texts))
+    is_text = texts and fmean(map(len, texts)) >= _ANSWER_CHARACTERS and different >= _ANSWER_DIFFERENT
+    return (names[0], names[1]) if is_text else None
+
+
+def _text(value: object) -> str:
+    """Return the text of a field, of a list of texts the first; "": it holds none."""
+    first = value[0] if isinstance(value, list) and value else value
+    return first if isinstance(first, str) else ""
+
+
+def _rows(task: ReadTask, source: Source, columns: Columns | None) -> Iterator[dict]:
+    """Yield the rows of a file that can be read, with these columns at least; None: all of them."""
+    if task.kind == "jsonl":
+        rows = json_rows(task)
+    else:
+        rows = table_rows(task, source, lambda names: names if columns is None else columns)
+    return (row for _, row in rows if not isinstance(row, BrokenRow))

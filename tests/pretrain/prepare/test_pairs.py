@@ -1,0 +1,115 @@
+"""Pairs of the documents' own structure as records: counted, shown, filtered, the same by any workers."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from prepare_helpers import WORDS, config, digest
+from test_structure import PAGE, RESTRUCTURED_TEXT
+
+from pretrain.common.errors import UserError
+from pretrain.config.data import data_config
+from pretrain.data.shards import ShardReader
+from pretrain.data.tokenizer import load_tokenizer
+from pretrain.prepare.__main__ import summary
+from pretrain.prepare.run import prepare
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Pages in Markdown, some compressed, with a section that each of them has, and one that is too short."""
+    folder = tmp_path_factory.mktemp("pages")
+    for number in range(40):
+        word = WORDS[number % 10]
+        text = (
+            f"# The {word} number {number}\n\nHere is what the {word} of {number} is for. It is old.\n\n"
+            f"## Use\n\nThe {word} of {number} is used by many people.\n\n## Licence\n\nToo short\n"
+        )
+        path = folder / f"{number}.md"
+        path.write_text(text)
+        if number % 2:
+            path.with_suffix(".md.gz").write_bytes(gzip.compress(text.encode()))
+            path.unlink()
+    (folder / "tool.rst").write_text(RESTRUCTURED_TEXT)
+    (folder / "page.html").write_text(PAGE)
+    (folder / "notes.txt").write_text("These are few notes.\n")
+    return folder
+
+
+def pairs(out: Path, split: str = "train") -> set[tuple[str, ...]]:
+    """The texts of the records of a split, as tokens spell them."""
+    reader, tokenizer = ShardReader(out, split), load_tokenizer(out)
+    assert reader.columns == ("text", "positive")
+    found = []
+    for number in range(reader.num_chunks):
+        stored = reader.read(number).stored
+        texts = [tokenizer.decode(stored[i], skip_special_tokens=True).strip() for i in range(len(stored))]
+        found += list(zip(texts[::2], texts[1::2]))
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def test_pairs_of_pages_are_counted_and_shown(tmp_path, folder, capsys):
+    settings = {"pairs": "structure", "max_length": 96, "heldout": 0}
+    manifest = prepare(config(folder, **settings), tmp_path / "out", workers=1, progress=False)
+    assert "42 files with headings are read, 1 files of data are not" in capsys.readouterr().err
+    found = pairs(tmp_path / "out")
+    assert ("The river number 0", "Here is what the river of 0 is for. It is old.") in found
+    assert ("The stone number 1: Use", "The stone of 1 is used by many people.") in found
+    assert ("The tool: Options: Details", "Values are read from left to right.") in found
+    assert ("The tool", "It packs many files & folders into one. A paragraph that nobody ended") in found
+    assert not [pair for pair in found if "Licence" in pair[0] or "Too short" in pair[1]]
+    counts = manifest["counts"]
+    headings = [pair for pair in found if not pair[0].endswith(".") and ". " not in pair[0]]
+    assert counts["records_duplicate"] == 1  # the exit status, of the page and of the text
+    assert counts["pairs_of_heading"] == len(headings) + 1 and counts["documents"] == 42
+    assert counts["records"] == counts["pairs_of_heading"] + counts["pairs_of_neighbour"]
+    assert counts["pairs_too_short"] >= 40 and manifest["unit"] == "record"
+    assert set(manifest["pairs"]) == {"heading", "neighbour"} and len(manifest["pairs"]["heading"]) == 5
+    said = summary(manifest, tmp_path / "out")
+    for first, second in manifest["pairs"]["heading"]:
+        assert f"  heading    {first[:40]}" in said and second[:80] in said
+
+
+def test_titles_of_rows_and_one_kind_alone(tmp_path):
+    rows = [
+        {"title": f"Of {word} {n}", "text": f"Much is told of {word} {n}. Nobody knows how old it is."}
+        for word in WORDS
+        for n in range(9)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows + rows[:7]))
+    columns = {
+        "question": [f"who is {n}" for n in range(20)],
+        "answer": [f"it is person {n}" for n in range(20)],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "b.parquet")
+    wanted = {(row["title"], row["text"]) for row in rows} | set(zip(*columns.values()))
+    places = tmp_path / "a.jsonl", tmp_path / "b.parquet"
+    manifest = prepare(config(*places, pairs="columns", heldout=0), tmp_path / "out", 1, progress=False)
+    assert pairs(tmp_path / "out") == wanted and manifest["counts"]["records_duplicate"] == 7
+    manifest = prepare(config(places[0], pairs="neighbour"), tmp_path / "next", 1, progress=False)
+    assert list(manifest["pairs"]) == ["neighbour"]
+    train, heldout = (pairs(tmp_path / "next", split) for split in ("train", "heldout"))
+    assert heldout and not {first for first, _ in train} & {first for first, _ in heldout}
+
+
+def test_workers_do_not_change_a_byte(tmp_path, folder):
+    for workers in (1, 2):
+        made = config(folder, pairs="structure", vocabulary=300)
+        prepare(made, tmp_path / str(workers), workers=workers, progress=False)
+    assert digest(tmp_path / "1") == digest(tmp_path / "2") and len(digest(tmp_path / "1")) == 5
+
+
+def test_other_units_and_files_without_structure_are_refused(tmp_path, folder):
+    assert data_config({"pairs": "heading"}).unit == "record"
+    with pytest.raises(UserError, match="pairs: heading makes records, and is not for unit document"):
+        data_config({"pairs": "heading", "unit": "document"})
+    (tmp_path / "damaged.md.gz").write_bytes(gzip.compress(b"# A\n\nText of it.\n" * 99)[:40])
+    with pytest.raises(UserError, match=r"damaged\.md\.gz is cut short or damaged"):
+        prepare(config(tmp_path / "damaged.md.gz", pairs="structure"), tmp_path / "out", 1, progress=False)
+    (tmp_path / "lines.txt").write_text("A line of text that stands alone.\n" * 3)
+    with pytest.raises(UserError, match="no pairs of kind heading"):
+        prepare(config(tmp_path / "lines.txt", pairs="heading"), tmp_path / "none", 1, progress=False)
