@@ -16,6 +16,7 @@ from pretrain.config.terms import (
     FalseNegativesConfig,
     MaskedLanguageConfig,
     RetainConfig,
+    ScoredConfig,
     SdaConfig,
     Section,
     SimcseConfig,
@@ -26,8 +27,9 @@ from pretrain.config.terms import (
 
 OBJECTIVES = (
     *("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr"),
-    "retain",
+    *("retain", "scored"),
 )
+WITHOUT_NEGATIVES = ("retain", "scored")
 OF_CONTRASTIVE_LOSSES = ("false_negatives", "matryoshka", "matryoshka_weights")
 """Settings of every contrastive loss in the sum."""
 
@@ -61,6 +63,7 @@ class ObjectiveConfig(Section):
     esimcse: EsimcseConfig = Field(default_factory=EsimcseConfig)
     declutr: DeclutrConfig = Field(default_factory=DeclutrConfig)
     retain: RetainConfig = Field(default_factory=RetainConfig)
+    scored: ScoredConfig = Field(default_factory=ScoredConfig)
     options: dict[str, Any] = Field(default_factory=dict)
     """settings of an objective of your own"""
 
@@ -96,6 +99,12 @@ class ObjectiveConfig(Section):
         both = f"objective.mlm.mask={mlm.mask} and objective.mlm.random={mlm.random}"
         refuse(mlm.mask + mlm.random > 1, f"{both} exceed 1 together")
         widths, weights = self.matryoshka, self.matryoshka_weights
+        guided = self.false_negatives.guide != "none" and not set(self.parts) - {"mlm", *WITHOUT_NEGATIVES}
+        refuse(guided, f"objective.false_negatives: {self.name} has no negatives; leave the guide out")
+        apart = "simcse" in self.parts and self.simcse.several and not self.mask_duplicates
+        refuse(
+            apart, "objective.mask_duplicates=false would make a record's positives negatives of each other"
+        )
         same = any(width < 1 for width in widths) or len(set(widths)) < len(widths)
         refuse(same, f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
         wrong = weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights))

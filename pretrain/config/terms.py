@@ -157,16 +157,31 @@ class SimcseConfig(ContrastiveTerm):
     hard_negatives: bool | Annotated[int, Field(ge=1)] = False
     """supervised: each of the data's columns `negative`, `negative2` ... adds a hard negative a row, a
     negative for every row (one-direction only); a number: that many columns"""
+    positives: bool | Annotated[int, Field(ge=1)] = 1
+    """positives a record, from the columns positive, positive2 ... (data.prepare.positives together): the
+    mean of their losses (one-direction only); true: all that the data has"""
+    in_batch: bool = True
+    """whether other records' texts are negatives; false: the record's own hard negatives alone"""
     hard_negative_logit: float = 0.0
     """constant added to the logits of a row's own hard negatives; the code's hard_negative_weight, 0: weight
     1"""
+
+    @property
+    def several(self) -> bool:
+        """Whether a record may have more than one positive."""
+        return self.positives is True or self.positives > 1
 
     @model_validator(mode="after")
     def _head_and_form_fit(self) -> Self:
         form, head = self.form, self.head
         refuse(self.keep_head and head != "mlp", f"objective.simcse.keep_head needs head mlp, not {head}")
-        one_way = f"objective.simcse.hard_negatives needs objective.simcse.form=one-direction, not {form}"
-        refuse(self.hard_negatives and form != "one-direction", one_way)
+        for key, wanted in (("hard_negatives", self.hard_negatives), ("positives", self.several)):
+            one_way = f"objective.simcse.{key} needs objective.simcse.form=one-direction, not {form}"
+            refuse(wanted and form != "one-direction", one_way)
+        alone = not self.in_batch and not self.hard_negatives
+        refuse(
+            alone, "objective.simcse.in_batch=false leaves no negatives: set objective.simcse.hard_negatives"
+        )
         return self
 
 
@@ -388,6 +403,21 @@ class RetainConfig(Term):
     @classmethod
     def _export(cls, model: str | None) -> str | None:
         return named_model("objective.retain.model", model)
+
+
+class ScoredConfig(ContrastiveTerm):
+    """Pairs with a score of how alike their texts are."""
+
+    loss: Literal["cosent", "cosine"] = "cosent"
+    """cosent: a pair of a lower score has the lower cosine (Su 2022), over all pairs of the global batch;
+    cosine: the mean squared difference of cosine and score"""
+    highest: float = Field(1.0, gt=0)
+    """loss cosine: the score of texts that mean the same, by which scores are divided; 5 for STS"""
+
+    @model_validator(mode="after")
+    def _of_all_ranks(self) -> Self:
+        refuse(self.scope == "local", "objective.scored.scope=local: pairs of all ranks are compared")
+        return self
 
 
 class DeclutrConfig(ContrastiveTerm):

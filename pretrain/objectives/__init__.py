@@ -13,6 +13,7 @@ from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.clear import Clear
 from pretrain.objectives.diffcse import Diffcse
 from pretrain.objectives.retain import Retain
+from pretrain.objectives.scored import Scored
 from pretrain.objectives.simcse import Declutr, Esimcse, Sda, Simcse
 from pretrain.objectives.vadvcse import Vadvcse
 from pretrain.objectives.vascl import Vascl
@@ -22,7 +23,7 @@ __all__ = ["BatchContext", "Objective", "Views", "WholeObjective", "build_object
 
 SYSTEMS: dict[str, type[Objective]] = {
     system.__name__.lower(): system
-    for system in (Clear, Simcse, Vascl, Augcse, Vadvcse, Sda, Diffcse, Esimcse, Declutr, Retain)
+    for system in (Clear, Simcse, Vascl, Augcse, Vadvcse, Sda, Diffcse, Esimcse, Declutr, Retain, Scored)
 }
 
 

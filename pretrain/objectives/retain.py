@@ -20,9 +20,6 @@ class Retain(Objective):
         self.settings = config.objective.retain
         self.full_weights = {"retain": self.settings.weight}
 
-    def negatives(self, batch: int) -> int:
-        return 0
-
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         assert context.guided is not None  # the start's vectors come with the step's
         cosines = [

@@ -32,7 +32,8 @@ OTHERS = (
     "augcse_order_options,clear_mean_guided,esimcse_guided,augcse_paper_guided,clear_mean_prompts,"
     "simcse_supervised_prompts_outside,esimcse_prompts,diffcse_prompts_outside,"
     "simcse_supervised_options_mixture,sda_mixture,clear_mean_answers,simcse_supervised_answers,"
-    "esimcse_answers,vascl_answers,simcse_negatives_options,simcse_negatives_local"
+    "esimcse_answers,vascl_answers,simcse_negatives_options,simcse_negatives_local,scored,"
+    "scored_cosine_options,simcse_positives_options,simcse_positives_local,simcse_hard"
 )
 """One of each kind of loss with options, guides, prompts, mixtures, shared texts and several negatives."""
 ALL = ",".join(case for case in CASES if case != "muon" and not case.startswith("faint"))
@@ -105,6 +106,10 @@ def check(report: dict, world: int) -> None:
         ("esimcse", 2, 0.0, "on"),
         ("diffcse", 2, 0.1, "off"),
         ("clear+vadvcse", 2, 0.1, "on"),
+        ("scored", 3, 0.1, "off"),
+        ("simcse_positives", 2, 0.1, "off"),
+        ("simcse_hard_positives", 3, 0.0, "off"),
+        ("scored_cosine_options", 2, 0.0, "on"),
     ],
 )
 def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(monkeypatch, case, world, dropout, balance):
@@ -112,7 +117,8 @@ def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(monkeypatch, case
     monkeypatch.setattr(contrastive, "SMALLEST_SHARED", 0)
     built = [build(case, 0, "fp32", dropout) for _ in range(world)]
     config, model = built[0]
-    whole = make_batch(5, model.objective.masked_copies, model.objective.roles, balance == "on")
+    more = CASES[case].get("batch", {})
+    whole = make_batch(5, model.objective.masked_copies, model.objective.roles, balance == "on", **more)
     expected_losses, expected, shares = reference_gradients(
         model, whole, config, world, tuple(model.objective.terms), dropout > 0
     )
