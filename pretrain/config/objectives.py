@@ -12,6 +12,7 @@ from pretrain.config.terms import (
     ContrastiveConfig,
     DeclutrConfig,
     DiffcseConfig,
+    DistillConfig,
     EsimcseConfig,
     FalseNegativesConfig,
     MaskedLanguageConfig,
@@ -27,9 +28,10 @@ from pretrain.config.terms import (
 
 OBJECTIVES = (
     *("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr"),
-    *("retain", "scored"),
+    *("retain", "distill", "scored"),
 )
-WITHOUT_NEGATIVES = ("retain", "scored")
+DISTILLING = ("retain", "distill")
+WITHOUT_NEGATIVES = (*DISTILLING, "scored")
 OF_CONTRASTIVE_LOSSES = ("false_negatives", "matryoshka", "matryoshka_weights")
 """Settings of every contrastive loss in the sum."""
 
@@ -63,6 +65,7 @@ class ObjectiveConfig(Section):
     esimcse: EsimcseConfig = Field(default_factory=EsimcseConfig)
     declutr: DeclutrConfig = Field(default_factory=DeclutrConfig)
     retain: RetainConfig = Field(default_factory=RetainConfig)
+    distill: DistillConfig = Field(default_factory=DistillConfig)
     scored: ScoredConfig = Field(default_factory=ScoredConfig)
     options: dict[str, Any] = Field(default_factory=dict)
     """settings of an objective of your own"""
@@ -118,16 +121,24 @@ class ObjectiveConfig(Section):
         return dict(sorted(zip(self.matryoshka, weights), reverse=True))
 
     @property
+    def frozen(self) -> dict[str, str]:
+        """Return key -> the frozen encoder that it names: of false negatives, or to be near to."""
+        named = {
+            f"objective.{part}.model": getattr(self, part).model for part in DISTILLING if part in self.parts
+        }
+        if self.parts != ("mlm",):
+            named |= {"objective.false_negatives.guide": self.false_negatives.model}
+        return {key: model for key, model in named.items() if model is not None}
+
+    @property
     def guide(self) -> str | None:
-        """The frozen encoder beside the trained one: of false negatives, or that vectors are held near to."""
-        if self.parts == ("mlm",):
-            return None
-        return self.false_negatives.model or (self.retain.model if "retain" in self.parts else None)
+        """The frozen encoder beside the trained one; `frozen` names no two different ones."""
+        return next(iter(self.frozen.values()), None)
 
     @property
     def guide_key(self) -> str:
         """The key that names `guide`."""
-        return "objective.false_negatives.guide" if self.false_negatives.model else "objective.retain.model"
+        return next(iter(self.frozen), "objective.false_negatives.guide")
 
     @staticmethod
     def section(part: str) -> str:

@@ -391,18 +391,36 @@ class EsimcseConfig(ContrastiveTerm):
         return self
 
 
-class RetainConfig(Term):
-    """Nearness to the start: 1 - cosine of a vector with the frozen start's of the same text."""
+class DistillConfig(Term):
+    """Nearness to the vectors, or to the similarities, of a frozen teacher."""
 
     steadier: ClassVar[dict[str, str]] = {"weight": "lower"}
 
     model: str | None = None
-    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init"""
+    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init (retain
+    alone)"""
+    loss: Literal["mse", "cosine", "margin", "kl"] = "mse"
+    """of vectors: mse, cosine. Of similarities: margin, positive's less negative's (MarginMSE); kl, of the
+    softmax over the batch's positives"""
+    temperature: float = Field(0.05, gt=0)
+    """loss kl: divides the cosines of both encoders"""
 
     @field_validator("model")
     @classmethod
     def _export(cls, model: str | None) -> str | None:
-        return named_model("objective.retain.model", model)
+        return named_model(f"objective.{cls.__name__.removesuffix('Config').lower()}.model", model)
+
+    @model_validator(mode="after")
+    def _of_all_ranks(self) -> Self:
+        refuse(self.scope == "local" and self.loss == "kl", "scope=local: loss kl is over texts of all ranks")
+        return self
+
+
+class RetainConfig(DistillConfig):
+    """Nearness to the start, or to another frozen encoder."""
+
+    loss: Literal["mse", "cosine", "margin", "kl"] = "cosine"
+    """as of distill"""
 
 
 class ScoredConfig(ContrastiveTerm):

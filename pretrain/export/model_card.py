@@ -27,6 +27,7 @@ PAPERS = {
     "esimcse": "Wu et al. 2022, ESimCSE, arXiv:2109.04380",
     "declutr": "Giorgi et al. 2021, DeCLUTR, arXiv:2006.03659",
     "scored": "Su 2022, CoSENT, kexue.fm/archives/8847; Reimers and Gurevych 2019, arXiv:1908.10084",
+    "distill": "Reimers and Gurevych 2020, arXiv:2004.09813; Hofstätter et al. 2020, arXiv:2010.02666",
     "retain": "Li and Hoiem 2016, Learning without Forgetting, arXiv:1606.09282",
 }
 SCORES = LABELS | {"partner_among": "... candidates"}

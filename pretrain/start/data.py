@@ -180,19 +180,19 @@ def open_train(config: Config) -> ShardReader:
 
 
 def _check_scores(config: Config, reader: ShardReader) -> None:
-    """Refuse an objective that takes every pair for one of equal meaning, of pairs with scores, and the like."""
+    """Refuse scores where the objective takes every pair for one of equal meaning, or their absence."""
     parts = [part for part in config.objective.parts if part in SYSTEMS]
     taking = [part for part in parts if SYSTEMS[part].negatives is not Objective.negatives]
     if reader.scored and taking:
         raise UserError(
-            f"{reader.folder} has scores, and {taking[0]} takes every pair for one of equal meaning: train with "
-            "--objective scored, or prepare the pairs that mean the same, without scores"
+            f"{reader.folder} has scores, and {taking[0]} takes every pair for one of equal meaning: train "
+            "with --objective scored, or prepare the pairs that mean the same, without scores"
         )
     if not any(SYSTEMS[part].scored for part in parts):
         return
     if not reader.scored:
         raise UserError(
-            f"{reader.folder} has no scores, which --objective scored learns: give its records a field `score`"
+            f"{reader.folder} has no scores, which --objective scored learns: give records a field `score`"
         )
     settings = config.objective.scored
     largest = max(abs(bound) for part in reader.parts for bound in part.manifest["scores"])

@@ -217,13 +217,31 @@ CASES |= {
         "objective": POSITIVES | {"simcse": HARD["simcse"] | {"positives": 2}} | RELATIVE
     },
 }
-"""Several positives a record, of which each lacks some, beside other records' texts or hard negatives alone."""
+"""Several positives a record, of which each lacks some, beside other records' texts or hard negatives."""
 CASES |= {
     "scored": {"objective": {"name": "scored", **ALONE}, "batch": {"scored": True}},
     "scored_cosine_options": {
         "objective": {"name": "scored", "scored": {"loss": "cosine", "highest": 5.0}, **WIDTHS},
         "batch": {"scored": True},
     },
+}
+TAUGHT = {
+    "mse": {"loss": "mse"},
+    "cosine": {"loss": "cosine", "weight": 2.0},
+    "margin": {"loss": "margin"},
+    "kl": {"loss": "kl", "temperature": 0.1},
+}
+CASES |= {
+    f"distill_{loss}": {"objective": {"name": "distill", "distill": {"model": "another", **more}, **ALONE}}
+    for loss, more in TAUGHT.items()
+}
+CASES["simcse+distill"] = {
+    "objective": {
+        "name": "simcse+distill",
+        "simcse": {"head": "none"},
+        "distill": {"model": "another", **TAUGHT["kl"]},
+        **WIDTHS,
+    }
 }
 CASES["simcse_kept_options"] = {
     "objective": {"name": "simcse", "simcse": {"keep_head": True, "hard_negatives": True}, **ALONE}

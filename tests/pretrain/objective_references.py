@@ -311,7 +311,30 @@ def scored(ref, v, ctx, config):
     return {"scored": at_widths(v, config, loss)}
 
 
+def distill(ref, v, ctx, config):
+    settings, t = config.objective.distill, ctx["guided"]
+
+    def margin(v):
+        cosines = [F.cosine_similarity(v["anchor"], v[role]) for role in ("positive", "negative")]
+        return (cosines[0] - cosines[1])[ctx["present"]["negative"]]
+
+    def distribution(v):
+        cosines = F.normalize(v["anchor"], dim=1) @ F.normalize(v["positive"], dim=1).T
+        return (cosines / settings.temperature).softmax(1)
+
+    if settings.loss == "margin":
+        return {"distill": (margin(v) - margin(t)).square().mean()}
+    if settings.loss == "kl":
+        p, q = distribution(t), distribution(v)
+        return {"distill": (p * (p / q).log()).sum(1).mean()}
+    both = [torch.cat([of["anchor"], of["positive"]]) for of in (v, t)]
+    if settings.loss == "mse":
+        return {"distill": (both[0] - both[1]).square().mean()}
+    return {"distill": 1 - F.cosine_similarity(*both).mean()}
+
+
 SYSTEMS = {
+    "distill": distill,
     "scored": scored,
     "clear": clear,
     "simcse": simcse,

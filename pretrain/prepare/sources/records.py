@@ -3,8 +3,9 @@
 A record has a text and may have a positive (a text of the same meaning), negatives (texts of another
 meaning, close in words), an augmented version of the text and a label, or a score of how alike text and
 positive are: sentence pairs, NLI triples, mined negatives, AugCSE's sentences with a cached augmentation and
-its number, STS's judged pairs. A row with several positives is a record for each, or one of all. Nothing about a record is guessed or dropped: a field that is missing, misspelt or of the
-wrong kind is one error that names the file and the line.
+its number, STS's judged pairs. A row with several positives is a record for each, or one of all. Nothing
+about a record is guessed or dropped: a field that is missing, misspelt or of the wrong kind is one error that
+names the file and the line.
 """
 
 import math
@@ -220,9 +221,9 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
     for field in fields:
         column = meant.get(field)
         numbered = _NUMBERED.fullmatch(str(field))
-        if column is None and numbered and (kind := meant.get(numbered[1])) in ("positive", NEGATIVE):
-            if kind == NEGATIVE or source.other_fields == "refuse":
-                column = f"{kind}{int(numbered[2])}"
+        several = (NEGATIVE, "positive") if source.other_fields == "refuse" else (NEGATIVE,)
+        if column is None and numbered and (kind := meant.get(numbered[1])) in several:
+            column = f"{kind}{int(numbered[2])}"
         if column is None:
             near = nearest_name(str(field), [key for key in meant if meant[key] not in filled])
             if near or source.other_fields == "refuse":

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from sentence_transformers.sentence_transformer import losses
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, kl_div, normalize
 
-from pretrain.losses.pairs import cosent, cosine_regression
+from pretrain.losses.pairs import cosent, cosine_regression, similarity_divergence
 
 N, WIDTH = 37, 16
 
@@ -67,6 +67,16 @@ def test_losses_are_those_of_sentence_transformers(kind):
     targets = (scores / 5).float()  # as which it takes them
     theirs = losses.CosineSimilarityLoss(Given())(features, targets)
     equal(cosine_regression(*inputs, targets), theirs, inputs, **close)
+
+
+@pytest.mark.parametrize("tile", [1, 10, None])
+def test_divergence_of_similarities_is_torchs_of_the_whole_matrix(tile):
+    student, teacher = pairs(), [torch.randn(N, 9, dtype=torch.float64) for _ in range(2)]
+    logits = [normalize(v[0]) @ normalize(v[1]).T / 0.1 for v in (student, teacher)]
+    expected = kl_div(logits[0].log_softmax(1), logits[1].softmax(1), reduction="batchmean")
+    ours = similarity_divergence(student, teacher, 0.1, tile)
+    equal(ours, expected, student, rtol=1e-9, atol=1e-13)
+    assert similarity_divergence(teacher, teacher, 0.1).item() == pytest.approx(0, abs=1e-14)
 
 
 def test_one_pair_and_large_batches_have_a_loss():

@@ -275,7 +275,7 @@ def test_scores_reach_the_objective_as_they_were_written(tmp_path):
     with pytest.raises(UserError, match=r"reach 6\.42857, and a cosine 1: set objective.scored.highest"):
         open_train(validate_config(tree, "test"))
     tree["objective"] = {"name": "simcse"}
-    with pytest.raises(UserError, match="has scores, and simcse takes every pair"):
+    with pytest.raises(UserError, match=r"has scores, and simcse takes every pair"):
         open_train(validate_config(tree, "test"))
     path = write(tmp_path / "a.jsonl", as_jsonl([{**row, "score": None} for row in rows]))
     assert "scores" not in prepare(config(path, heldout=0), tmp_path / "plain", workers=1, progress=False)
@@ -323,7 +323,7 @@ def test_several_positives_are_columns_of_which_simcse_takes_all(tmp_path):
             open_train(validate_config(tree, "test"))
     tree["data"]["folder"] = str(tmp_path / "apart")
     wanted["simcse"] = {"positives": 2}
-    with pytest.raises(UserError, match="positives is 2, and .* has 1"):
+    with pytest.raises(UserError, match=r"positives is 2, and .* has 1"):
         open_train(validate_config(tree, "test"))
 
 

@@ -184,7 +184,7 @@ def test_scores_are_numbers_in_json_and_in_tables(tmp_path):
             0.5,
         ]
     mixed = write(tmp_path / "b.jsonl", as_jsonl([*rows, {"sentence1": "e", "sentence2": "f"}]))
-    with pytest.raises(UserError, match="line 3: this record has no score, and .* has one"):
+    with pytest.raises(UserError, match=r"line 3: this record has no score, and .* has one"):
         read(mixed)
 
 

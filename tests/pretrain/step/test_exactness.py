@@ -33,7 +33,8 @@ OTHERS = (
     "simcse_supervised_prompts_outside,esimcse_prompts,diffcse_prompts_outside,"
     "simcse_supervised_options_mixture,sda_mixture,clear_mean_answers,simcse_supervised_answers,"
     "esimcse_answers,vascl_answers,simcse_negatives_options,simcse_negatives_local,scored,"
-    "scored_cosine_options,simcse_positives_options,simcse_positives_local,simcse_hard"
+    "scored_cosine_options,simcse_positives_options,simcse_positives_local,simcse_hard,distill_mse,"
+    "distill_margin,simcse+distill"
 )
 """One of each kind of loss with options, guides, prompts, mixtures, shared texts and several negatives."""
 ALL = ",".join(case for case in CASES if case != "muon" and not case.startswith("faint"))
@@ -107,6 +108,8 @@ def check(report: dict, world: int) -> None:
         ("diffcse", 2, 0.1, "off"),
         ("clear+vadvcse", 2, 0.1, "on"),
         ("scored", 3, 0.1, "off"),
+        ("distill_kl", 2, 0.1, "off"),
+        ("distill_margin", 3, 0.0, "off"),
         ("simcse_positives", 2, 0.1, "off"),
         ("simcse_hard_positives", 3, 0.0, "off"),
         ("scored_cosine_options", 2, 0.0, "on"),
