@@ -237,7 +237,8 @@ class AdversarialReading:
 
     The paper (Ko) prints algorithm 1, the divergences (equations 11 to 14) and closed forms of the worst
     noise (appendix A). It does not print sigma, epsilon, eta, the norm of the best run, over what a norm is
-    taken, or what p(y | x) is of a model that has no y. A reading answers all of it.
+    taken, or what p(y | x) is of a model that has no y: here the features' softmax. A reading answers the
+    rest.
 
     adversarial_weight: lambda.
     sigma: standard deviation of the first noise on the word embeddings.
@@ -246,7 +247,6 @@ class AdversarialReading:
     projection: a mode of `project_noise`.
     radius: epsilon, as a share of the size of the sequence's own word embeddings.
     form: of the divergence (`divergence`).
-    over: what p is a softmax over: the features of a vector, or the batch's sentences (`in_batch_logits`).
     reduction: of the divergences of a batch's sentences.
     clean_gradient: whether the clean output learns too, or is a constant.
     """
@@ -259,7 +259,6 @@ class AdversarialReading:
     projection: Literal["smart", "ball", "closed-form"]
     radius: float | None
     form: Literal["packaged", "printed"]
-    over: Literal["features", "batch"]
     reduction: Literal["sum", "mean"]
     clean_gradient: bool
 
@@ -273,7 +272,6 @@ _PRINTED = AdversarialReading(
     projection="ball",
     radius=0.05,
     form="printed",
-    over="features",
     reduction="mean",
     clean_gradient=False,
 )
@@ -287,13 +285,11 @@ ADVERSARIAL_READINGS = {
         projection="smart",
         radius=None,
         form="packaged",
-        over="features",
         reduction="sum",
         clean_gradient=True,
     ),
     "algorithm-1": _PRINTED,
     "appendix-A": replace(_PRINTED, projection="closed-form", norm="inf", step_size=None),
-    "in-batch": replace(_PRINTED, over="batch"),
 }
 
 
@@ -302,10 +298,9 @@ class VadvcseConfig(ContrastiveTerm):
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower"}
 
-    reading: Literal["smart-package", "algorithm-1", "appendix-A", "in-batch"] = "smart-package"
+    reading: Literal["smart-package", "algorithm-1", "appendix-A"] = "smart-package"
     """how the paper is read where it is silent: smart-package: as the public packages do it, inert with their
-    numbers; algorithm-1, appendix-A: as printed there; in-batch: algorithm-1, p(y|x) the softmax over the
-    batch's similarities (docs/objectives.md)"""
+    numbers; algorithm-1, appendix-A: as printed there (docs/objectives.md)"""
     adversarial_weight: float | None = Field(None, ge=0)
     """lambda, the weight of the virtual adversarial loss; none: the reading's"""
     divergence: Literal["js", "kl", "symmetric-kl"] = "js"
@@ -340,8 +335,6 @@ class VadvcseConfig(ContrastiveTerm):
             value, own = getattr(self, name), getattr(ADVERSARIAL_READINGS[self.reading], name)
             text = f"objective.vadvcse.{name}={value}: {self.reading} has none; set objective.vadvcse.reading"
             refuse(value is not None and own is None, text)
-        of_all = self.scope == "local" and self.reading == "in-batch"
-        refuse(of_all, "objective.vadvcse.scope=local: in-batch compares the sentences of all ranks")
         return self
 
 

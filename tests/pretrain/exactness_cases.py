@@ -129,25 +129,6 @@ CASES = {
             **ALONE,
         }
     },
-    "vadvcse_in_batch": {
-        "objective": {
-            "name": "vadvcse",
-            "vadvcse": {"reading": "in-batch", "adversarial_weight": 0.5, "sigma": 0.1},
-            **ALONE,
-        }
-    },
-    "vadvcse_in_batch_vector": {
-        "objective": {
-            "name": "simcse+vadvcse",
-            "vadvcse": {
-                "reading": "in-batch",
-                "weight": 0.3,
-                "sigma": 0.1,
-                "distribution": "vector",
-                "divergence": "symmetric-kl",
-            },
-        }
-    },
     "diffcse": {"objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5}, **ALONE}},
     "diffcse_sample": {
         "objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5, "reading": "paper"}}

@@ -20,12 +20,12 @@ CLEAR = (
 )
 SYSTEMS = (
     "simcse,simcse_supervised,sda,declutr,esimcse,esimcse_growing,vascl,vascl_paper,augcse,augcse_order,vadvcse,"
-    "vadvcse_in_batch,diffcse,simcse+retain"
+    "diffcse,simcse+retain"
 )
 LOCAL = "vascl_local,augcse_local,esimcse_local"
 SWITCHES = (
     "simcse_symmetric,simcse_all,simcse_batch_norm,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_printed,"
-    "vadvcse_two_steps,vadvcse_in_batch_vector,diffcse_sample,clear+vadvcse"
+    "vadvcse_two_steps,diffcse_sample,clear+vadvcse"
 )
 OTHERS = (
     "clear_mean_options,simcse_all_options,simcse_supervised_options,esimcse_options,vascl_paper_options,"
@@ -39,7 +39,7 @@ OTHERS = (
 """One of each kind of loss with options, guides, prompts, mixtures, shared texts and several negatives."""
 ALL = ",".join(case for case in CASES if case != "muon" and not case.startswith("faint"))
 PARTITIONED = (
-    "not_yet,double_mlm,esimcse,vascl_paper,vadvcse_in_batch,diffcse,simcse_kept_options,clear_mean_guided"
+    "not_yet,double_mlm,esimcse,vascl_paper,vadvcse_two_steps,diffcse,simcse_kept_options,clear_mean_guided"
 )
 
 FEW = "double_mlm,vascl,diffcse"
@@ -204,7 +204,7 @@ def test_gradients_are_the_same_where_layers_are_computed_again(tmp_path, world,
     check(launch(tmp_path, world, stage, cases, 0.1, layers="recomputed"), world)
 
 
-UNEVEN = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,augcse,vadvcse_in_batch,diffcse"
+UNEVEN = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,augcse,vadvcse_two_steps,diffcse"
 
 
 @pytest.mark.full
