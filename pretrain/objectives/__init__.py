@@ -24,18 +24,8 @@ __all__ = ["BatchContext", "Objective", "Views", "WholeObjective", "build_object
 SYSTEMS: dict[str, type[Objective]] = {
     system.__name__.lower(): system
     for system in (
-        Clear,
-        Simcse,
-        Vascl,
-        Augcse,
-        Vadvcse,
-        Sda,
-        Diffcse,
-        Esimcse,
-        Declutr,
-        Retain,
-        Distill,
-        Scored,
+        *(Clear, Simcse, Vascl, Augcse, Vadvcse, Sda, Diffcse, Esimcse, Declutr),
+        *(Retain, Distill, Scored),
     )
 }
 

@@ -17,7 +17,7 @@ from pretrain.cache.resources import require_resources
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.data import DataConfig
-from pretrain.config.objectives import ObjectiveConfig
+from pretrain.config.objectives import DISTILLING, ObjectiveConfig
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, column_of, number_of_labels
 from pretrain.data.damage import describe_record
@@ -379,7 +379,9 @@ def require_different_views(config: Config, data: Data, objective: WholeObjectiv
         column, prompt = views[role].column, spec.prompts.get(role)
         return column if column in data.train.columns else "text", b"" if prompt is None else prompt.tobytes()
 
-    for name in filter(SYSTEMS.__contains__, objective.terms):
+    for name in objective.terms:
+        if name not in SYSTEMS or name in DISTILLING:  # a teacher's vectors are others
+            continue
         section, roles = ObjectiveConfig.section(name), objective.terms[name].compared
         augmented = not all(parse(views[role].augmentation).is_identity for role in roles)
         if augmented or len(set(map(text_of, roles))) > 1 or not getattr(config.objective, section).weight:
