@@ -370,8 +370,9 @@ def _without_frozen_encoders(config: Config) -> Config:
     """Return the configuration without the weights to read of DiffCSE's generator and of a guide."""
     config = config.model_copy(deep=True)
     config.objective.diffcse.replaced_token_weight = 0.0
-    if config.objective.guide is not None:
-        config.objective.false_negatives.guide, config.objective.retain.model = "self", None
+    if config.objective.false_negatives.model is not None:
+        config.objective.false_negatives.guide = "self"
+    config.objective.retain.model = config.objective.distill.model = None
     return config
 
 

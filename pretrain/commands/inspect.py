@@ -96,7 +96,7 @@ def described(reader: ShardReader) -> str:
     """Return what the data consists of, in words."""
     if len(reader.columns) == 1 and not reader.labels:
         return f"sequences (unit {reader.unit})"
-    labels = f"; {reader.labels} labels" if reader.labels else ""
+    labels = f"; {reader.labels} labels" if reader.labels else "; scores" if reader.scored else ""
     return f"records ({', '.join(reader.columns)}{labels})"
 
 

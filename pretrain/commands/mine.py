@@ -177,7 +177,9 @@ def read_pairs(sources: list[Source]) -> tuple[list[Pair], list[str]]:
     for task in plan_tasks(sources, records=True):
         for record in records(task, sources[task.source]):
             if not record.texts[_POSITIVE] or record.label is not None:
-                fault = "has a label" if record.texts[_POSITIVE] else "has no positive (--positive-key)"
+                fault = (
+                    "has a label or score" if record.texts[_POSITIVE] else "has no positive (--positive-key)"
+                )
                 raise UserError(f"{readers.where(task, record.position)}: the record {fault}")
             pairs[record.texts[_TEXT], record.texts[_POSITIVE]] = None
             further = (record.texts[_NEGATIVE], *record.texts[_FURTHER:])

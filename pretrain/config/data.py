@@ -54,6 +54,9 @@ class Source(Section):
     """of records: field with the text after an augmentation"""
     label_key: str = "label"
     """of records: field with a label, a whole number from 0 on"""
+    score_key: str | None = None
+    """of records: field with a number that says how alike text and positive are; none: score, unless
+    other_fields is ignore"""
     other_fields: Literal["refuse", "ignore"] = "refuse"
     """of records: what to do about other fields; one that may be a misspelt name is refused either way"""
     subset: str | None = None
@@ -125,7 +128,7 @@ class DataConfig(Section):
     """what a sequence is. sentence: one sentence; sequence: full sentences of a document, packed up to
     max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); document:
     a document, cut at max_length; record: a line of a text file, or a row of another source with a text and
-    optionally a positive, a negative, an augmented text and a label, unchanged"""
+    optionally a positive, a negative, an augmented text and a label or score, unchanged"""
     pairs: Literal["none", "structure", "columns", "heading", "title", "neighbour"] = "none"
     """make records of pairs of texts that belong together in the documents' own structure: a heading and its
     section (Markdown, reStructuredText, HTML, wikitext), two columns of a row as title and text, a first line
@@ -171,6 +174,9 @@ class DataConfig(Section):
     bucket_megabytes: float = Field(64, gt=0)
     """most text that a shard-writing task holds at a time; it needs 0.3 GB plus 8 times that"""
 
+    positives: Literal["apart", "together"] = "apart"
+    """of a row of records with several positives: a record for each, or one record of all, whose columns are
+    positive, positive2 ... (objective.simcse.positives)"""
     annotate: str | None = None
     """spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which augmentations of
     text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence
@@ -255,6 +261,9 @@ class LoadingConfig(Section):
     lanes: int = Field(16, ge=1)
     """parallel streams that make up the data order: at least as many as the most ranks that the run should
     resume on, and a divisor of train.global_batch"""
+    no_duplicates: bool = False
+    """no batch has a text twice among its records' anchors and positives: a record that would repeat one
+    comes at a later step of its epoch. Reads all data at the start"""
     workers: int = Field(1, ge=0)
     """loader processes a rank; 0 loads in the training process"""
     damaged: Literal["refuse", "skip"] = "refuse"
@@ -272,6 +281,8 @@ class LoadingConfig(Section):
         other = "data.cache" if self.cache else "data.folder (--data)"
         two = self.sets and (self.folder is not None or self.cache)
         refuse(two, f"data.sets and {other} exclude each other: leave one of them out")
+        other = "data.sets" if self.sets else "data.damaged=skip" if self.damaged == "skip" else None
+        refuse(other and self.no_duplicates, f"data.no_duplicates and {other} exclude each other")
         folders = {one.folder.resolve() for one in self.sets}
         refuse(len(folders) < len(self.sets), "data.sets names a folder twice: give it a larger weight")
         some = len({one.weight is None for one in self.sets}) > 1

@@ -12,10 +12,12 @@ from pretrain.config.terms import (
     ContrastiveConfig,
     DeclutrConfig,
     DiffcseConfig,
+    DistillConfig,
     EsimcseConfig,
     FalseNegativesConfig,
     MaskedLanguageConfig,
     RetainConfig,
+    ScoredConfig,
     SdaConfig,
     Section,
     SimcseConfig,
@@ -26,8 +28,10 @@ from pretrain.config.terms import (
 
 OBJECTIVES = (
     *("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr"),
-    "retain",
+    *("retain", "distill", "scored"),
 )
+DISTILLING = ("retain", "distill")
+WITHOUT_NEGATIVES = (*DISTILLING, "scored")
 OF_CONTRASTIVE_LOSSES = ("false_negatives", "matryoshka", "matryoshka_weights")
 """Settings of every contrastive loss in the sum."""
 
@@ -61,6 +65,8 @@ class ObjectiveConfig(Section):
     esimcse: EsimcseConfig = Field(default_factory=EsimcseConfig)
     declutr: DeclutrConfig = Field(default_factory=DeclutrConfig)
     retain: RetainConfig = Field(default_factory=RetainConfig)
+    distill: DistillConfig = Field(default_factory=DistillConfig)
+    scored: ScoredConfig = Field(default_factory=ScoredConfig)
     options: dict[str, Any] = Field(default_factory=dict)
     """settings of an objective of your own"""
 
@@ -96,6 +102,12 @@ class ObjectiveConfig(Section):
         both = f"objective.mlm.mask={mlm.mask} and objective.mlm.random={mlm.random}"
         refuse(mlm.mask + mlm.random > 1, f"{both} exceed 1 together")
         widths, weights = self.matryoshka, self.matryoshka_weights
+        guided = self.false_negatives.guide != "none" and not set(self.parts) - {"mlm", *WITHOUT_NEGATIVES}
+        refuse(guided, f"objective.false_negatives: {self.name} has no negatives; leave the guide out")
+        apart = "simcse" in self.parts and self.simcse.several and not self.mask_duplicates
+        refuse(
+            apart, "objective.mask_duplicates=false would make a record's positives negatives of each other"
+        )
         same = any(width < 1 for width in widths) or len(set(widths)) < len(widths)
         refuse(same, f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
         wrong = weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights))
@@ -109,16 +121,24 @@ class ObjectiveConfig(Section):
         return dict(sorted(zip(self.matryoshka, weights), reverse=True))
 
     @property
+    def frozen(self) -> dict[str, str]:
+        """Return key -> the frozen encoder that it names: of false negatives, or to be near to."""
+        named = {
+            f"objective.{part}.model": getattr(self, part).model for part in DISTILLING if part in self.parts
+        }
+        if self.parts != ("mlm",):
+            named |= {"objective.false_negatives.guide": self.false_negatives.model}
+        return {key: model for key, model in named.items() if model is not None}
+
+    @property
     def guide(self) -> str | None:
-        """The frozen encoder beside the trained one: of false negatives, or that vectors are held near to."""
-        if self.parts == ("mlm",):
-            return None
-        return self.false_negatives.model or (self.retain.model if "retain" in self.parts else None)
+        """The frozen encoder beside the trained one; `frozen` names no two different ones."""
+        return next(iter(self.frozen.values()), None)
 
     @property
     def guide_key(self) -> str:
         """The key that names `guide`."""
-        return "objective.false_negatives.guide" if self.false_negatives.model else "objective.retain.model"
+        return next(iter(self.frozen), "objective.false_negatives.guide")
 
     @staticmethod
     def section(part: str) -> str:

@@ -444,10 +444,11 @@ class Config(Section):
             f"train.batch_start={start} must be a multiple of data.lanes={lanes}, and at most {batch}",
         )
         if "retain" in self.objective.parts:
-            retain, guide = self.objective.retain, self.objective.false_negatives.model
+            retain = self.objective.retain
             retain.model = retain.model or self.model.init
-            two = f"objective.false_negatives.guide={guide} is not objective.retain.model={retain.model}"
-            refuse(guide not in (None, retain.model), f"{two}, and one frozen encoder is all there can be")
+        named = " is not ".join(f"{key}={model}" for key, model in self.objective.frozen.items())
+        two = len(set(self.objective.frozen.values())) > 1
+        refuse(two, f"{named}, and one frozen encoder is all there can be")
         idle = self.model.pooling == "cls" or not any(self.data.prompts.values())
         refuse(
             idle and not self.data.prompts_pooled,

@@ -157,16 +157,31 @@ class SimcseConfig(ContrastiveTerm):
     hard_negatives: bool | Annotated[int, Field(ge=1)] = False
     """supervised: each of the data's columns `negative`, `negative2` ... adds a hard negative a row, a
     negative for every row (one-direction only); a number: that many columns"""
+    positives: bool | Annotated[int, Field(ge=1)] = 1
+    """positives a record, from the columns positive, positive2 ... (data.prepare.positives together): the
+    mean of their losses (one-direction only); true: all that the data has"""
+    in_batch: bool = True
+    """whether other records' texts are negatives; false: the record's own hard negatives alone"""
     hard_negative_logit: float = 0.0
     """constant added to the logits of a row's own hard negatives; the code's hard_negative_weight, 0: weight
     1"""
+
+    @property
+    def several(self) -> bool:
+        """Whether a record may have more than one positive."""
+        return self.positives is True or self.positives > 1
 
     @model_validator(mode="after")
     def _head_and_form_fit(self) -> Self:
         form, head = self.form, self.head
         refuse(self.keep_head and head != "mlp", f"objective.simcse.keep_head needs head mlp, not {head}")
-        one_way = f"objective.simcse.hard_negatives needs objective.simcse.form=one-direction, not {form}"
-        refuse(self.hard_negatives and form != "one-direction", one_way)
+        for key, wanted in (("hard_negatives", self.hard_negatives), ("positives", self.several)):
+            one_way = f"objective.simcse.{key} needs objective.simcse.form=one-direction, not {form}"
+            refuse(wanted and form != "one-direction", one_way)
+        alone = not self.in_batch and not self.hard_negatives
+        refuse(
+            alone, "objective.simcse.in_batch=false leaves no negatives: set objective.simcse.hard_negatives"
+        )
         return self
 
 
@@ -222,7 +237,8 @@ class AdversarialReading:
 
     The paper (Ko) prints algorithm 1, the divergences (equations 11 to 14) and closed forms of the worst
     noise (appendix A). It does not print sigma, epsilon, eta, the norm of the best run, over what a norm is
-    taken, or what p(y | x) is of a model that has no y. A reading answers all of it.
+    taken, or what p(y | x) is of a model that has no y: here the features' softmax. A reading answers the
+    rest.
 
     adversarial_weight: lambda.
     sigma: standard deviation of the first noise on the word embeddings.
@@ -231,7 +247,6 @@ class AdversarialReading:
     projection: a mode of `project_noise`.
     radius: epsilon, as a share of the size of the sequence's own word embeddings.
     form: of the divergence (`divergence`).
-    over: what p is a softmax over: the features of a vector, or the batch's sentences (`in_batch_logits`).
     reduction: of the divergences of a batch's sentences.
     clean_gradient: whether the clean output learns too, or is a constant.
     """
@@ -244,7 +259,6 @@ class AdversarialReading:
     projection: Literal["smart", "ball", "closed-form"]
     radius: float | None
     form: Literal["packaged", "printed"]
-    over: Literal["features", "batch"]
     reduction: Literal["sum", "mean"]
     clean_gradient: bool
 
@@ -258,7 +272,6 @@ _PRINTED = AdversarialReading(
     projection="ball",
     radius=0.05,
     form="printed",
-    over="features",
     reduction="mean",
     clean_gradient=False,
 )
@@ -272,13 +285,11 @@ ADVERSARIAL_READINGS = {
         projection="smart",
         radius=None,
         form="packaged",
-        over="features",
         reduction="sum",
         clean_gradient=True,
     ),
     "algorithm-1": _PRINTED,
     "appendix-A": replace(_PRINTED, projection="closed-form", norm="inf", step_size=None),
-    "in-batch": replace(_PRINTED, over="batch"),
 }
 
 
@@ -287,10 +298,9 @@ class VadvcseConfig(ContrastiveTerm):
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower"}
 
-    reading: Literal["smart-package", "algorithm-1", "appendix-A", "in-batch"] = "smart-package"
+    reading: Literal["smart-package", "algorithm-1", "appendix-A"] = "smart-package"
     """how the paper is read where it is silent: smart-package: as the public packages do it, inert with their
-    numbers; algorithm-1, appendix-A: as printed there; in-batch: algorithm-1, p(y|x) the softmax over the
-    batch's similarities (docs/objectives.md)"""
+    numbers; algorithm-1, appendix-A: as printed there (docs/objectives.md)"""
     adversarial_weight: float | None = Field(None, ge=0)
     """lambda, the weight of the virtual adversarial loss; none: the reading's"""
     divergence: Literal["js", "kl", "symmetric-kl"] = "js"
@@ -325,8 +335,6 @@ class VadvcseConfig(ContrastiveTerm):
             value, own = getattr(self, name), getattr(ADVERSARIAL_READINGS[self.reading], name)
             text = f"objective.vadvcse.{name}={value}: {self.reading} has none; set objective.vadvcse.reading"
             refuse(value is not None and own is None, text)
-        of_all = self.scope == "local" and self.reading == "in-batch"
-        refuse(of_all, "objective.vadvcse.scope=local: in-batch compares the sentences of all ranks")
         return self
 
 
@@ -376,18 +384,51 @@ class EsimcseConfig(ContrastiveTerm):
         return self
 
 
-class RetainConfig(Term):
-    """Nearness to the start: 1 - cosine of a vector with the frozen start's of the same text."""
+class DistillConfig(Term):
+    """Nearness to the vectors, or to the similarities, of a frozen teacher."""
 
     steadier: ClassVar[dict[str, str]] = {"weight": "lower"}
 
     model: str | None = None
-    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init"""
+    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init (retain
+    alone)"""
+    loss: Literal["mse", "cosine", "margin", "kl"] = "mse"
+    """of vectors: mse, cosine. Of similarities: margin, positive's less negative's (MarginMSE); kl, of the
+    softmax over the batch's positives"""
+    temperature: float = Field(0.05, gt=0)
+    """loss kl: divides the cosines of both encoders"""
 
     @field_validator("model")
     @classmethod
     def _export(cls, model: str | None) -> str | None:
-        return named_model("objective.retain.model", model)
+        return named_model(f"objective.{cls.__name__.removesuffix('Config').lower()}.model", model)
+
+    @model_validator(mode="after")
+    def _of_all_ranks(self) -> Self:
+        refuse(self.scope == "local" and self.loss == "kl", "scope=local: loss kl is over texts of all ranks")
+        return self
+
+
+class RetainConfig(DistillConfig):
+    """Nearness to the start, or to another frozen encoder."""
+
+    loss: Literal["mse", "cosine", "margin", "kl"] = "cosine"
+    """as of distill"""
+
+
+class ScoredConfig(ContrastiveTerm):
+    """Pairs with a score of how alike their texts are."""
+
+    loss: Literal["cosent", "cosine"] = "cosent"
+    """cosent: a pair of a lower score has the lower cosine (Su 2022), over all pairs of the global batch;
+    cosine: the mean squared difference of cosine and score"""
+    highest: float = Field(1.0, gt=0)
+    """loss cosine: the score of texts that mean the same, by which scores are divided; 5 for STS"""
+
+    @model_validator(mode="after")
+    def _of_all_ranks(self) -> Self:
+        refuse(self.scope == "local", "objective.scored.scope=local: pairs of all ranks are compared")
+        return self
 
 
 class DeclutrConfig(ContrastiveTerm):

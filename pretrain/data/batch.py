@@ -93,7 +93,7 @@ class View:
         augmentation: two views of one sentence have one identity.
     present: bool[n], False if a view of role "negative" has nothing to be made of: the record has no
         negative, so that the view is the text's; or the data has no such column, and the augmentation left
-        the text unchanged.
+        the text unchanged. Of a column "positive2" ... too, where the record has fewer positives.
     """
 
     tokens: Ragged
@@ -125,8 +125,9 @@ class RankBatch:
     original: the texts as on disk, never altered.
     masked: maskings of `original`, each with draws of its own.
     views: role -> augmented sequences; empty for a masked-language run.
-    labels: int64[n], None unless a view is labelled: the record's label where the data has labels, else what
-        was done to that view (`label_names`).
+    labels: int64[n]; of data with scores the bits of each record's float32 score; else None unless a view is
+        labelled: the record's label where the data has labels, else what was done to that view
+        (`label_names`).
     substitutions: damaged chunks, and the chunks that are read in their place, as `BlockMaker` describes
         them. The loader lists each once an epoch and lane: at the first step, counted from its start, at
         which the lane meets the chunk.

@@ -81,7 +81,7 @@ class ChunkCache:
         records = slice(slot * self._records, slot * self._records + len(content.sequence_ids))
         self._numbers[records] = content.sequence_ids
         if content.labels is not None:
-            self._labels[records] = content.labels
+            self._labels[records] = content.labels.view("<i4")
         if self.keep_text:
             assert content.annotation is not None  # text is kept of annotated data only
             self._annotations[slot] = content.annotation
@@ -115,7 +115,7 @@ class ChunkCache:
         return self._numbers.take(places)
 
     def labels(self, places: np.ndarray) -> np.ndarray:
-        """Return the records' labels, of data that has them: int64[n]."""
+        """Return the records' labels, or the bits of their float32 scores, of data with either: int64[n]."""
         return self._labels.take(places).astype(np.int64)
 
     def _take_slot(self, needed: set[int]) -> int:

@@ -15,8 +15,10 @@ order does not change with NumPy's version (NumPy freezes no stream but RandomSt
 in O(B).
 """
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -226,7 +228,6 @@ class Lanes:
         self, epoch: int, offsets: np.ndarray, share: int, lane_start: int, lane_stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw `share` sequences of each lane at each step of one epoch, whose `offsets` are given."""
-        order, ends = self._epoch_order(epoch)
         lane = np.arange(lane_start, lane_stop, dtype=np.int64)
         slice_start = lane * self.num_sequences // self.lanes
         position = (
@@ -234,6 +235,11 @@ class Lanes:
             + slice_start[None, :, None]
             + np.arange(share, dtype=np.int64)[None, None, :]
         ).ravel()
+        return self._at(epoch, position)
+
+    def _at(self, epoch: int, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (chunk, index) of what stands at the positions, int64[n], of an epoch's order."""
+        order, ends = self._epoch_order(epoch)
         place = np.searchsorted(ends, position, side="right")
         chunk = order[place]
         size = self.chunk_sizes[chunk]
@@ -251,6 +257,93 @@ class Lanes:
             while len(self._epochs) > 2:
                 self._epochs.popitem(last=False)
         return self._epochs[epoch]
+
+
+class DistinctLanes(Lanes):
+    """The order of records, so changed that no global batch has a text twice: a function of (seed, step).
+
+    An epoch's order is made from its beginning. Each lane gives the first records of its slice that have no
+    text of the batch so far; what it passes over comes first at its next step. A lane without such a record
+    among the next `LOOK_AHEAD` times its share (at the end of its slice, or where one text fills much of the
+    data) gives those that it passed over. So every record keeps its lane and its epoch, and a batch its size.
+
+    Args:
+        texts: int64[T, M], of each record the identities of texts that a batch must not repeat.
+        others: as `Lanes`.
+    """
+
+    LOOK_AHEAD = 16
+
+    def __init__(self, texts: np.ndarray, *others: Any) -> None:
+        super().__init__(*others)
+        self.texts = np.ascontiguousarray(texts.T)  # [M, T]
+        self._first = np.cumsum([0, *self.chunk_sizes[:-1]])
+        self._arranged: OrderedDict[int, np.ndarray] = OrderedDict()
+
+    def _at(self, epoch: int, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if epoch not in self._arranged:
+            self._arranged[epoch] = self._arrange(epoch)
+            while len(self._arranged) > 2:
+                self._arranged.popitem(last=False)
+        return super()._at(epoch, self._arranged[epoch].take(position))
+
+    def _arrange(self, epoch: int) -> np.ndarray:
+        """Return which position of the plain order stands at each: int64[M], those that are drawn."""
+        chunk, index = super()._at(epoch, np.arange(self.num_sequences))
+        texts = self.texts.take(self._first[chunk] + index, axis=0)
+        arranged = np.arange(self.num_sequences)
+        starts = np.arange(self.lanes + 1) * self.num_sequences // self.lanes
+        ahead, passed = starts[:-1].copy(), [[] for _ in range(self.lanes)]
+        for offset, share in self._steps_of(epoch):
+            drawn = starts[:-1, None] + offset + np.arange(share)
+            if not any(passed):  # mostly no text repeats, and nothing waits
+                own = texts.take(ahead[:, None] + np.arange(share), axis=0)
+                if _are_distinct(own.reshape(-1, own.shape[-1])):
+                    arranged[drawn] = ahead[:, None] + np.arange(share)
+                    ahead += share
+                    continue
+            seen: set[int] = set()
+            for lane, stop in enumerate(starts[1:]):
+                limit = min(stop, ahead[lane] + self.LOOK_AHEAD * share)
+                waiting = itertools.chain(passed[lane], range(ahead[lane], limit))
+                chosen, left = [], []
+                for position in waiting:
+                    own = set(texts[position].tolist())
+                    if seen.isdisjoint(own):
+                        chosen.append(position)
+                        seen |= own
+                        if len(chosen) == share:
+                            break
+                    else:
+                        left.append(position)
+                else:  # texts of the batch are all there is
+                    chosen, left = [*chosen, *left[: share - len(chosen)]], left[share - len(chosen) :]
+                seen.update(*texts.take(chosen, axis=0).tolist())
+                arranged[drawn[lane]] = chosen
+                ahead[lane] = max([ahead[lane] - 1, *chosen, *left]) + 1
+                passed[lane] = [*left, *(position for position in waiting if position < ahead[lane])]
+        return arranged
+
+    def _steps_of(self, epoch: int) -> Iterator[tuple[int, int]]:
+        """Yield of an epoch's steps how many sequences a lane gave before in it, and how many it gives."""
+        grown, offset = self._early[:, -1]
+        shares = self.sizes.at(np.arange(self.sizes.growth_steps)) // self.lanes
+        early = self._early[:, :-1].T.tolist()
+        yield from ((before, share) for (of, before), share in zip(early, shares.tolist()) if of == epoch)
+        if epoch >= grown:
+            begin, end = offset if epoch == grown else 0, self.num_sequences // self.lanes
+            yield from (
+                (before, self.per_lane) for before in range(begin, end - self.per_lane + 1, self.per_lane)
+            )
+
+
+def _are_distinct(texts: np.ndarray) -> bool:
+    """Return whether no two records, int64[n, T], share a text; of one record texts may be equal."""
+    ordered = np.sort(texts, axis=1)
+    unlike = np.ones(texts.shape, dtype=bool)
+    unlike[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    every = ordered[unlike]
+    return len(np.unique(every)) == len(every)
 
 
 class MixedLanes(Lanes):

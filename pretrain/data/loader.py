@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from augment.core.identity import sequence_identities
 from augment.spec.grammar import parse
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
-from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, label_names
+from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, column_of, label_names
 from pretrain.data.damage import substitution_key
-from pretrain.data.lanes import Lanes, MixedLanes
+from pretrain.data.lanes import DistinctLanes, Lanes, MixedLanes
 from pretrain.data.processes import WorkerProcesses
 from pretrain.data.shards import MixedShardReader, ShardReader
 from pretrain.data.worker import BlockMaker
@@ -40,6 +41,7 @@ class LoaderSettings:
     workers: processes; 0 makes the batches in this one.
     damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
     start_batch, growth_steps: of a batch that grows to B at first.
+    no_duplicates: no text of a batch is the anchor or a positive of two of its records (`DistinctLanes`).
     """
 
     seed: int
@@ -49,6 +51,7 @@ class LoaderSettings:
     damaged: str = "refuse"
     start_batch: int | None = None
     growth_steps: int = 0
+    no_duplicates: bool = False
 
     @staticmethod
     def of(config: Config) -> "LoaderSettings":
@@ -62,6 +65,7 @@ class LoaderSettings:
             data.damaged,
             start_batch=sizes.start,
             growth_steps=sizes.growth_steps,
+            no_duplicates=data.no_duplicates,
         )
 
 
@@ -224,7 +228,29 @@ def lanes_of(reader: ShardReader, settings: LoaderSettings) -> Lanes:
     order = settings.seed, settings.global_batch, settings.lanes
     if isinstance(reader, MixedShardReader):
         return MixedLanes([part.chunk_sizes for part in reader.parts], reader.shares, *order)
-    return Lanes(reader.chunk_sizes, *order, settings.start_batch, settings.growth_steps)
+    growth = settings.start_batch, settings.growth_steps
+    if settings.no_duplicates:
+        return DistinctLanes(identities_of(reader), reader.chunk_sizes, *order, *growth)
+    return Lanes(reader.chunk_sizes, *order, *growth)
+
+
+def identities_of(reader: ShardReader) -> np.ndarray:
+    """Return the identities of the anchor and the positives of every record, int64[T, M]; reads all data.
+
+    A positive that a record lacks counts as its anchor.
+
+    Raises:
+        DamagedShard: a chunk cannot be read.
+    """
+    names = [name for name in reader.columns if name == "text" or column_of(name) == "positive"]
+    found = np.empty((len(names), reader.num_sequences), np.int64)
+    stops = np.cumsum(reader.chunk_sizes)
+    for chunk, (size, stop) in enumerate(zip(reader.chunk_sizes, stops)):
+        rows, content = found[:, stop - size : stop], reader.read(chunk)
+        for row, name in zip(rows, names):
+            column = content.column(name)
+            row[:] = np.where(column.lengths > 0, sequence_identities(column), rows[0])
+    return found
 
 
 def _check_views(reader: ShardReader, spec: BatchSpec) -> None:

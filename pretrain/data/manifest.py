@@ -108,6 +108,7 @@ class _Manifest(_Part):
     columns: list[str] = ["text"]
     labels: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     label_names: list[str] | None = None
+    scores: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
     annotation: _Annotation | None = None
     cache: _Cache | None = None
     splits: dict[str, _Split]

@@ -25,7 +25,7 @@ from pretrain.common.files import (
     to_json,
 )
 from pretrain.data.manifest import MANIFEST
-from pretrain.data.shards import TOKEN_MEMBERS
+from pretrain.data.shards import LABELS, SCORES, TOKEN_MEMBERS
 
 _OFFSET, _BYTES, _SEQUENCES, _TOKENS = range(4)  # columns of a shard's chunk rows in the manifest
 
@@ -94,8 +94,9 @@ class ShardWriter:
     ) -> None:
         """Append one chunk; the starts index into `sequences.ids` (int, ascending).
 
-        columns: sequences of a record, which follow each other. labels: int[records], or None. annotation: of
-        the sequences, as `pretrain.data.annotation.pack` makes it, or None.
+        columns: sequences of a record, which follow each other. labels: int[records], or scores,
+        float[records], or None. annotation: of the sequences, as `pretrain.data.annotation.pack` makes it, or
+        None.
         """
         nothing = np.empty(0, np.uint32)
         key = f"{len(self._rows):06d}"
@@ -106,7 +107,8 @@ class ShardWriter:
         }
         sample = {f"{name}.u32": np.ascontiguousarray(a, "<u4").tobytes() for name, a in arrays.items()}
         if labels is not None:
-            sample["labels.i32"] = np.ascontiguousarray(labels, "<i4").tobytes()
+            name, code = SCORES if labels.dtype.kind == "f" else LABELS
+            sample[name] = np.ascontiguousarray(labels, code).tobytes()
         sample.update(annotation or {})
         sample[f"tokens.{self._suffix}"] = np.ascontiguousarray(sequences.ids, self._code).tobytes()
         begin = self._tar.tarstream.offset

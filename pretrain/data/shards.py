@@ -32,6 +32,8 @@ from pretrain.data.manifest import read_manifest
 
 TOKEN_MEMBERS = {"uint16": ("u16", "<u2"), "int32": ("i32", "<i4")}
 """Type of tokens in the manifest -> (suffix of the member, numpy's name of its type)."""
+LABELS, SCORES = ("labels.i32", "<i4"), ("scores.f32", "<f4")
+"""Name of the member, and numpy's name of its type."""
 _STARTS = ("sequence_starts", "sentence_starts", "document_starts")
 _HASH = 4  # column of a shard's chunk rows in the manifest; the others are numbers
 
@@ -66,7 +68,8 @@ class Chunk:
     every text).
     document_starts: int64[D], the same for documents; empty for the units `sentence` and `record`, whose
     neighbours are strangers.
-    columns: C names, the first of them "text". labels: int32[N] of records that have labels, else None.
+    columns: C names, the first of them "text". labels: int32[N] of records that have labels, float32[N]
+    of records that have scores, else None.
     annotation: text and parse of every stored sequence, of data prepared with --annotate, else None.
     """
 
@@ -99,6 +102,7 @@ class ShardReader:
     annotation: dict, what the manifest says of the parser, None of data that is not annotated;
     columns: tuple of names, ("text",) unless the data is of records, which then are what chunk_sizes and
     num_sequences count; labels: int, how many different labels the records may have, 0 without labels;
+    scored: whether they have scores instead;
     content_hash: str, sha256 over the split's shards.
 
     Raises: UserError when the folder or the split is not there.
@@ -125,6 +129,7 @@ class ShardReader:
         self.unit, self.max_length = self.manifest["unit"], int(self.manifest["max_length"])
         self.columns = tuple(self.manifest.get("columns", ("text",)))
         self.labels = int(self.manifest.get("labels", 0))
+        self.scored = "scores" in self.manifest
         self.annotation = self.manifest.get("annotation")
         self.tokenizer_hash = self.manifest["tokenizer_hash"]
         self.content_hash = hashlib.sha256(
@@ -159,7 +164,8 @@ class ShardReader:
             }
             tokens = np.frombuffer(members[f"tokens.{self._suffix}"], self._code)
             starts = [np.frombuffer(members[f"{name}.u32"], "<u4").astype(np.int64) for name in _STARTS]
-            labels = np.frombuffer(members["labels.i32"], "<i4") if self.labels else None
+            name, code = SCORES if self.scored else LABELS
+            labels = np.frombuffer(members[name], code) if self.labels or self.scored else None
             annotation = Annotation(members, self.annotation["language"]) if self.annotation else None
         except KeyError as error:
             raise DamagedShard(file, chunk, f"it has no {error.args[0]}") from error
@@ -193,6 +199,12 @@ class ShardReader:
         for name, array in zip(_STARTS, starts):
             if (np.diff(array) < 0).any() or array.max(initial=0) > len(tokens):
                 return f"its {name} do not rise from 0 to {len(tokens)}"
+        if labels is not None and self.scored:
+            return (
+                None
+                if len(labels) == count and np.isfinite(labels).all()
+                else f"it does not have {count} scores"
+            )
         if labels is not None and (
             len(labels) != count or (labels < 0).any() or labels.max(initial=0) >= self.labels
         ):
@@ -238,7 +250,7 @@ class MixedShardReader(ShardReader):
     there if all sets have the same columns, parsed alike.
 
     Raises:
-        UserError: the sets have other tokenizers, or labels that only some have.
+        UserError: the sets have other tokenizers, or labels or scores that only some have.
     """
 
     def __init__(self, parts: Sequence[ShardReader], weights: Sequence[float]) -> None:
@@ -248,15 +260,17 @@ class MixedShardReader(ShardReader):
                 raise UserError(
                     f"{other.folder}: prepare it with --tokenizer {first.tokenizer_path}, as {first.folder}"
                 )
-            if other.labels != first.labels:
+            if (other.labels, other.scored) != (first.labels, first.scored):
                 raise UserError(
                     f"labels differ: {other.folder} {other.labels}, {first.folder} {first.labels} (data.sets)"
+                    if other.scored == first.scored
+                    else f"{other.folder} or {first.folder} has scores, the other none: give all, or none"
                 )
         self.shares = [weight / sum(weights) for weight in weights]
         self.folder, self.split, self.manifest = first.folder, first.split, first.manifest
         self.chunk_sizes = np.concatenate([part.chunk_sizes for part in parts])
         self.chunk_tokens = np.concatenate([part.chunk_tokens for part in parts])
-        self.num_chunks, self.labels = len(self.chunk_sizes), first.labels
+        self.num_chunks, self.labels, self.scored = len(self.chunk_sizes), first.labels, first.scored
         self.num_sequences = sum(part.num_sequences for part in parts)
         self.num_tokens = sum(part.num_tokens for part in parts)
         self.unit, self.max_length = first.unit, max(part.max_length for part in parts)

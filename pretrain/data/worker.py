@@ -138,7 +138,7 @@ class BlockMaker:
             for copy in range(masking.copies)
         ]
         views: dict[str, View] = {}
-        labels = None
+        labels = self._cache.labels(places) if self.reader.scored else None
         identity_of_text = sequence_identities(original)
         for number, (wanted, pipeline) in enumerate(zip(spec.views, self.pipelines)):
             keys = sequence_keys(seed, epochs, ids, number, "augment")
@@ -174,7 +174,7 @@ class BlockMaker:
         """Return what a view is made of, as (sequences, columns, there).
 
         columns: int64[n], the column that each sequence is from. there: bool[n], of a column of negatives,
-        if there is one; else None.
+        or of further positives, if there is one; else None.
         """
         columns = self.reader.columns
         name = spec.role if spec.role in columns else spec.column
@@ -187,7 +187,8 @@ class BlockMaker:
         if not there.all():
             rows = np.arange(len(there))
             source = Ragged.concatenate([source, original]).take(np.where(there, rows, rows + len(rows)))
-        return source, np.where(there, column, 0), there if spec.column == NEGATIVE else None
+        lacks = spec.column == NEGATIVE or name != spec.column  # its first positive is always there
+        return source, np.where(there, column, 0), there if lacks else None
 
     def draw(
         self, first_step: int, stop_step: int, lane_start: int, lane_stop: int

@@ -11,6 +11,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from pretrain.common.files import sha256_of
 from pretrain.common.program import DISTRIBUTION
+from pretrain.config.objectives import WITHOUT_NEGATIVES
 from pretrain.export.sums import WEIGHTS
 from pretrain.telemetry.formats import LABELS, flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
@@ -26,6 +27,8 @@ PAPERS = {
     "diffcse": "Chuang et al. 2022, DiffCSE, arXiv:2204.10298",
     "esimcse": "Wu et al. 2022, ESimCSE, arXiv:2109.04380",
     "declutr": "Giorgi et al. 2021, DeCLUTR, arXiv:2006.03659",
+    "scored": "Su 2022, CoSENT, kexue.fm/archives/8847; Reimers and Gurevych 2019, arXiv:1908.10084",
+    "distill": "Reimers and Gurevych 2020, arXiv:2004.09813; Hofstätter et al. 2020, arXiv:2010.02666",
     "retain": "Li and Hoiem 2016, Learning without Forgetting, arXiv:1606.09282",
 }
 SCORES = LABELS | {"partner_among": "... candidates"}
@@ -188,9 +191,9 @@ def _objective(recipe: dict[str, Any], data: dict[str, Any]) -> str:
     named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
     losses = "masked language modelling and " if _is_masked(recipe) else ""
     between = "the texts of a pair" if "positive" in data.get("columns", ()) else "views of a sentence"
+    kind = "a loss" if set(others) <= set(WITHOUT_NEGATIVES) else "a contrastive loss"
     return (
-        f"{start} by {losses}a contrastive loss between {between} (objective `{'+'.join(others)}`, "
-        f"augmentation {named})"
+        f"{start} by {losses}{kind} between {between} (objective `{'+'.join(others)}`, augmentation {named})"
     )
 
 

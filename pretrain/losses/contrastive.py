@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pretrain.common.transfer import send
 from pretrain.losses.exclusions import NO_EXCLUSIONS, Adjustment, Exclusions
 from pretrain.losses.vectors import inverse, unit_vectors
 
@@ -131,44 +132,72 @@ def info_nce(
     *,
     anchor_identities: Tensor | None = None,
     positive_identities: Tensor | None = None,
+    present: Tensor | None = None,
+    in_batch: bool = True,
 ) -> Tensor:
     """Compute InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5).
 
-    Every positive, and every vector of `negatives` that is present, is a candidate of every anchor.
+    Every positive, and every vector of `negatives` that is present, is a candidate of every anchor. An anchor
+    with several positives has the mean of their losses, in each of which the others are no candidates
+    (SupCon, Khosla et al. 2020, equation 2, whose sum in the denominator has them):
+
+        mean over p of  -log( exp(s_ip) / (exp(s_ip) + sum over negatives j of exp(s_ij)) )
 
     Args:
-        anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
+        anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`. Of several
+            positives [P, N, d]: then `exclusions.identities` is int64[1 + P, N].
         temperature: divides the cosine.
         tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
         anchor_identities, positive_identities: int64[N], the two rows of `Exclusions.identities`.
+        present: bool[P, N], which of several positives are there; the first of each anchor is.
+        in_batch: whether an anchor has other records' texts as negatives, beside its own hard negatives.
 
     Returns:
         The mean over the N anchors, a scalar.
     """
-    assert anchors.shape == positives.shape
+    several = positives if positives.ndim == 3 else positives[None]
+    assert anchors.shape == several.shape[1:] and (present is None) == (len(several) == 1)
     assert (anchor_identities is None) == (positive_identities is None)
     if anchor_identities is not None and positive_identities is not None:
         exclusions = replace(exclusions, identities=torch.stack([anchor_identities, positive_identities]))
     count, device = len(anchors), anchors.device
     with torch.autocast(device.type, enabled=False):
-        ours, candidates, own_positives = unit_vectors(anchors), unit_vectors(positives), _in_order(anchors)
-        if negatives is None:
-            adjustments = exclusions.over("forth", device)
-            return softmax_over_candidates(ours, candidates, own_positives, temperature, adjustments, tile)
-        assert (negatives.identities is None) == (exclusions.identities is None)
-        bias, present = negatives.own_bias, negatives.present
-        absent = None if present is None else ~present.to(device)
+        ours, own_positives = unit_vectors(anchors), _in_order(anchors)
+        assert negatives is None or (negatives.identities is None) == (exclusions.identities is None)
+        hard = negatives or Negatives(anchors[:0])
+        parts = [unit_vectors(part) for part in (several.flatten(0, 1), hard.vectors) if len(part)]
+        behind, there = several.shape[0] * count, anchors.new_ones(len(hard.vectors), dtype=torch.bool)
+        absent = None
+        if present is not None or hard.present is not None:
+            of_positives = there.new_ones(several.shape[:2]) if present is None else present.to(device)
+            of_negatives = there if hard.present is None else hard.present.to(device)
+            absent = ~torch.cat([of_positives[1:].flatten(), of_negatives])
 
         def given(logits: Tensor, own: Tensor, start: int, stop: int) -> None:
-            if bias:
-                for block in logits[:, count:].split(count, dim=1):
-                    block[:, start:stop].diagonal().add_(bias)
+            if hard.own_bias:
+                for block in logits[:, behind:].split(count, dim=1):
+                    block[:, start:stop].diagonal().add_(hard.own_bias)
             if absent is not None:
                 logits[:, count:].masked_fill_(absent, -torch.inf)
+            for block in () if in_batch else logits.split(count, dim=1):
+                kept = block[:, start:stop].diagonal().clone()
+                block.fill_(-torch.inf)[:, start:stop].diagonal().copy_(kept)
 
-        candidates = torch.cat([candidates, unit_vectors(negatives.vectors)])
-        adjustments = [given, *exclusions.over("forth", device, negatives.identities)]
-        return softmax_over_candidates(ours, candidates, own_positives, temperature, adjustments, tile)
+        further = None
+        if exclusions.identities is not None and len(parts) + len(several) > 2:
+            texts = send([exclusions.identities[2:].flatten()], device) if len(several) > 1 else []
+            further = torch.cat(texts if hard.identities is None else [*texts, hard.identities])
+        adjustments, candidates = [given, *exclusions.over("forth", device, further)], torch.cat(parts)
+        if present is None:
+            return softmax_over_candidates(ours, candidates, own_positives, temperature, adjustments, tile)
+        share = present.to(device).double()
+        share = share / share.sum(0)
+        return sum(
+            softmax_over_candidates(
+                ours, candidates, own_positives + k * count, temperature, adjustments, tile, None, of_column
+            )
+            for k, of_column in enumerate(share)
+        )
 
 
 def symmetric_info_nce(
@@ -244,11 +273,12 @@ def softmax_over_candidates(
     adjustments: Sequence[Adjustment] = (),
     tile: int | None = None,
     own_logits: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Mean over anchors [A, d] of -log softmax over candidates [C, d], at `positives` int64[A].
 
     adjustments: done to the logits of each tile, in order. own_logits: [A, E], logits of further candidates
-    that only their own anchor has; minus infinity for none.
+    that only their own anchor has; minus infinity for none. weights: float[A], factors on the anchors' terms.
     """
     if tile is None:
         tile = max(1, TILE_LOGITS.get(anchors.device.type, TILE_LOGITS["cuda"]) // max(len(candidates), 1))
@@ -261,6 +291,7 @@ def softmax_over_candidates(
         inverse(temperature),
         adjustments,
         tile,
+        weights,
     )
 
 
@@ -281,6 +312,7 @@ class TiledSoftmax(torch.autograd.Function):
         scale: float,
         adjustments: Sequence[Adjustment],
         tile: int,
+        of_anchors: Tensor | None = None,
     ) -> Tensor:
         count = max(len(anchors), 1)
         anchor_gradient = torch.zeros_like(anchors) if ctx.needs_input_grad[0] else None
@@ -318,9 +350,11 @@ class TiledSoftmax(torch.autograd.Function):
                 others += further.sum(1, keepdim=True)
             below = largest - own_logit
             denominator = others + torch.exp(-below)
-            total += torch.where(below == 0, others.log1p(), denominator.log() + below).sum(
-                dtype=torch.float64
-            )
+            terms = torch.where(below == 0, others.log1p(), denominator.log() + below)
+            if of_anchors is not None:
+                factors = of_anchors[start:stop, None].to(denominator)
+                terms, denominator = terms * factors, denominator / factors
+            total += terms.sum(dtype=torch.float64)
             weights.scatter_(1, own, -others)
             if candidate_gradient is not None:
                 candidate_gradient.addmm_(weights.T, block / denominator)
@@ -343,4 +377,4 @@ class TiledSoftmax(torch.autograd.Function):
     def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         # Not in place: a graph that is kept alive may be walked again.
         gradients = (None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors)
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None

@@ -12,7 +12,8 @@ from pretrain.objectives.augcse import Augcse
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.clear import Clear
 from pretrain.objectives.diffcse import Diffcse
-from pretrain.objectives.retain import Retain
+from pretrain.objectives.distill import Distill, Retain
+from pretrain.objectives.scored import Scored
 from pretrain.objectives.simcse import Declutr, Esimcse, Sda, Simcse
 from pretrain.objectives.vadvcse import Vadvcse
 from pretrain.objectives.vascl import Vascl
@@ -22,7 +23,10 @@ __all__ = ["BatchContext", "Objective", "Views", "WholeObjective", "build_object
 
 SYSTEMS: dict[str, type[Objective]] = {
     system.__name__.lower(): system
-    for system in (Clear, Simcse, Vascl, Augcse, Vadvcse, Sda, Diffcse, Esimcse, Declutr, Retain)
+    for system in (
+        *(Clear, Simcse, Vascl, Augcse, Vadvcse, Sda, Diffcse, Esimcse, Declutr),
+        *(Retain, Distill, Scored),
+    )
 }
 
 
@@ -56,7 +60,9 @@ def build_objective(
             part, {}
         )
         system, name = _system(part)
-        terms[name] = system(config, encoder, **more)
+        terms[name] = term = system(config, encoder, **more)
+        if guide is not None and isinstance(term, Distill):
+            term.require_teacher(guide.hidden_size, encoder.hidden_size)
     return WholeObjective(config, terms, guide)
 
 

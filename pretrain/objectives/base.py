@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from pretrain.config.run import Config
 from pretrain.config.terms import FalseNegativesConfig
+from pretrain.data.batch import NEGATIVE, column_of
 from pretrain.losses.exclusions import Exclusions, Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
@@ -83,7 +84,7 @@ class BatchContext:
     duplicates count as negatives.
     present: role -> bool[N], whether the data had a source for the view (else it was made from the sequence
     itself).
-    labels: int64[N] of the labelled view, or None.
+    labels: int64[N] of the labelled view, or the bits of `scores`, or None.
     seed: of whatever is random in an objective: the same on every rank.
     guided: role -> float32[N, g], the vectors of the encoder that `objective.false_negatives.guide` names;
         None where it names none.
@@ -106,6 +107,12 @@ class BatchContext:
     surrogates: list[Tensor] = field(default_factory=list)
     measures: dict[str, Tensor | float] = field(default_factory=dict)
     collects_diagnostics: bool = False
+
+    @property
+    def scores(self) -> Tensor:
+        """Return how alike the texts of each pair are, of data that has scores: float32[N]."""
+        assert self.labels is not None  # the data was checked at the start
+        return self.labels.int().view(torch.float32)
 
     def generator(self, purpose: int = 0) -> torch.Generator:
         """Return a generator on the CPU, the same on every rank at a step; `purpose` tells several apart."""
@@ -132,6 +139,7 @@ class Objective(nn.Module):
     roles: the views that it embeds of each sequence (`roles_of`, where settings decide).
     settings: the section of the configuration that a `Term` describes, and full_weights: loss -> weight when
         it has risen; an objective without them has its own `weights`.
+    scored: whether it learns from the scores of pairs (`BatchContext.scores`).
     smallest_batch: the fewest sequences that its losses are defined for.
     sequence_roles: roles whose views `sequence_loss` reads, in passes of their own.
     momentum_role: the role that the momentum encoder embeds, if it has one.
@@ -155,6 +163,7 @@ class Objective(nn.Module):
     roles: tuple[str, ...] = ("anchor", "positive")
     settings: Any = None
     full_weights: Mapping[str, float] = MappingProxyType({})
+    scored: bool = False
     smallest_batch: int = 2
     sequence_roles: tuple[str, ...] = ()
     sequence_term: str = ""
@@ -240,7 +249,7 @@ class Objective(nn.Module):
                 strategy=self.false_negatives.strategy,
                 counting=context.collects_diagnostics,
             )
-        same = self.exclusions(context, guide, roles[1])
+        same = self.exclusions(context, guide, tuple(r for r in roles if column_of(r) != NEGATIVE))
         vectors = list(views.values())
         whole = vectors[0].shape[1]
         total = None
@@ -259,11 +268,14 @@ class Objective(nn.Module):
         return {name: total}
 
     def exclusions(
-        self, context: BatchContext, guide: Guide | None = None, positive: str = "positive"
+        self,
+        context: BatchContext,
+        guide: Guide | None = None,
+        texts: tuple[str, ...] = ("anchor", "positive"),
     ) -> Exclusions:
-        """Return what a loss of anchors and positives must not take for negatives."""
+        """Return what a loss of anchors and positives, views of those roles, must not take for negatives."""
         groups = context.groups if self.scope == "local" else None
-        return Exclusions(groups, stacked_identities(context, ("anchor", positive)), guide)
+        return Exclusions(groups, stacked_identities(context, texts), guide)
 
     @property
     def scope(self) -> str:
@@ -289,8 +301,13 @@ class Objective(nn.Module):
         return 0
 
     def given_negatives(self, batch: int) -> int:
-        """Return how many of `negatives` are views of role "negative": none where the data lacks them."""
+        """Return how many of `negatives` are views of `given_roles`: none where the data lacks them."""
         return 0
+
+    @property
+    def given_roles(self) -> tuple[str, ...]:
+        """The roles that `given_negatives` counts."""
+        return tuple(role for role in self.roles if column_of(role) == NEGATIVE)
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """Return what `sequence_loss` is conditioned on: role -> [N, c].

@@ -46,15 +46,17 @@ class Simcse(Objective):
 
     Equation 1 and, with hard negatives, 5: as the public code has it, every row sees all hard negatives, and
     only its own have `hard_negative_logit` added. A record may have several, each of role `negative`,
-    `negative2` ...; those that it lacks add nothing. The MLP head is
+    `negative2` ...; those that it lacks add nothing. So may it have several `positives`. The MLP head is
     trained only, and the vector in use is the one before it, unless `keep_head`: the public code drops it at
     test after unsupervised training (`cls_before_pooler`) and keeps it after supervised.
     """
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
-        numbers = range(1, int(config.objective.simcse.hard_negatives) + 1)
-        return (*cls.roles, *(NEGATIVE if number == 1 else f"{NEGATIVE}{number}" for number in numbers))
+        settings, numbers = config.objective.simcse, range(1, 1 + int(config.objective.simcse.hard_negatives))
+        further = (f"positive{number}" for number in range(2, int(settings.positives) + 1))
+        negatives = (NEGATIVE if number == 1 else f"{NEGATIVE}{number}" for number in numbers)
+        return (*cls.roles, *further, *negatives)
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
@@ -68,10 +70,16 @@ class Simcse(Objective):
         return self.head if self.settings.keep_head else None
 
     def negatives(self, batch: int) -> int:
+        if not self.settings.in_batch:
+            return self.given_negatives(batch)
         return 2 * batch - 2 if self.settings.form == "2n-2" else batch - 1 + self.given_negatives(batch)
 
     def given_negatives(self, batch: int) -> int:
-        return (len(self.roles) - 2) * batch
+        return len(self.given_roles) * (batch if self.settings.in_batch else 1)
+
+    @property
+    def given_roles(self) -> tuple[str, ...]:
+        return self.roles[2:] if self.settings.in_batch else super().given_roles
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, head = self.settings, self.head
@@ -83,16 +91,23 @@ class Simcse(Objective):
                 return nt_xent(z[:2], settings.temperature, same)
             if settings.form == "symmetric":
                 return symmetric_info_nce(z[0], z[1], settings.temperature, same)
-            hard, roles = None, self.roles[2:]
+            count = max(1, int(settings.positives))
+            hard, roles = None, self.roles[1 + count :]
             if roles:
                 identities = stacked_identities(context, roles)
                 hard = Negatives(
-                    z[2:].flatten(0, 1),
+                    z[1 + count :].flatten(0, 1),
                     torch.cat([context.present[role] for role in roles]),
                     None if identities is None else send([identities.flatten()], z.device)[0],
                     settings.hard_negative_logit,
                 )
-            return info_nce(z[0], z[1], settings.temperature, same, hard)
+            if count == 1:
+                return info_nce(z[0], z[1], settings.temperature, same, hard, in_batch=settings.in_batch)
+            there = torch.stack([context.present[role] for role in self.roles[1 : 1 + count]])
+            positives = z[1 : 1 + count]
+            return info_nce(
+                z[0], positives, settings.temperature, same, hard, present=there, in_batch=settings.in_batch
+            )
 
         return self.contrast("simcse", head, views, context, loss, self.roles)
 

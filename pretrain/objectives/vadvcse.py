@@ -26,15 +26,13 @@ from pretrain.config.run import Config
 from pretrain.config.terms import AdversarialReading
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.exclusions import Exclusions
-from pretrain.losses.vectors import inverse, unit_vectors
+from pretrain.losses.vectors import unit_vectors
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
 from pretrain.model.kernels.dropout import mix32, signed32
 from pretrain.model.kernels.plain import at_least_float32
-from pretrain.objectives.base import BatchContext, Objective, Views, joint, running_statistics_kept
+from pretrain.objectives.base import BatchContext, Objective, Views
 
-NEVER = -1e9
-"""A logit of probability 0 that stays finite, so that 0 times its logarithm is 0."""
 GUARD = 1e-6
 """The "epsilon" of the packages: it keeps a denominator from 0, and is no radius."""
 
@@ -45,10 +43,9 @@ class Vadvcse(Objective):
     No code was published, and the paper leaves open what decides the loss: `reading` says how it is taken
     (`pretrain.config.terms`).
 
-    Both passes of a sentence share their dropout, or the distance would measure that. What the output takes
-    from the batch is the whole batch's, held constant: batch norm's statistics, and in the reading `in-batch`
-    the vectors of the positive views, over which p(y | x) is. So the perturbed sentence alone learns from it.
-    Running statistics are not touched by the extra passes.
+    Both passes of a sentence share their dropout, or the distance would measure that. Batch norm's statistics
+    are the whole batch's, held constant, so that the perturbed sentence alone learns; running ones are not
+    touched by the extra passes.
     """
 
     sequence_term = "vadvcse_adversarial"
@@ -62,8 +59,6 @@ class Vadvcse(Objective):
         self.head = batch_norm_head(encoder.hidden_size)
         self.sequence_roles = ("anchor",) if self.reading.adversarial_weight else ()
         self._statistics = ()
-        self._candidates: Tensor | None = None
-        self._repeated: Tensor | None = None
 
     def negatives(self, batch: int) -> int:
         return batch - 1
@@ -76,15 +71,6 @@ class Vadvcse(Objective):
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         self._statistics = self.head.statistics(torch.cat([views["anchor"], views["positive"]]))
-        if self.reading.over == "batch":
-            with running_statistics_kept(self.head):
-                z = joint(self.head, [views["anchor"], views["positive"]])
-            raw = self.settings.distribution == "vector"
-            self._candidates = unit_vectors(views["positive"] if raw else z[1])
-            self._repeated = None
-            if context.identities is not None:
-                repeated = repeated_texts(context.identities["positive"])
-                (self._repeated,) = send([repeated], self._candidates.device)
         return {}
 
     def sequence_loss(
@@ -111,11 +97,7 @@ class Vadvcse(Objective):
             vectors = encoder.embed(ids, lengths, edit=edit, keys=keys)
             if learned and self.probe is not None:
                 self.probe.watch(vectors)
-            if settings.distribution == "projection":
-                vectors = self.head(vectors, self._statistics)
-            if self._candidates is None:
-                return vectors
-            return in_batch_logits(vectors, self._candidates, settings.temperature, self._repeated)
+            return self.head(vectors, self._statistics) if settings.distribution == "projection" else vectors
 
         def moved(noise: Tensor, clean: Tensor, learned: bool = False) -> Tensor:
             return divergence(output(noise, learned), clean, settings.divergence, reading.form)
@@ -190,38 +172,6 @@ def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", form: str =
             else:
                 terms = (_kl(p, mean) + _kl(q, mean)) / 2
         return terms.sum()
-
-
-def in_batch_logits(
-    vectors: Tensor, candidates: Tensor, temperature: float, repeated: Tensor | None = None
-) -> Tensor:
-    """Return the logits float32[n, N] of p(y | x): which of the batch's sentences is it (equation 7)?
-
-    It is the contrastive model's own output, cos(h_i, h_j+) / t. Each row stands alone: candidates are
-    constants.
-
-    Args:
-        vectors: [n, d], h. candidates: [N, d], the batch's h+, of length 1 each.
-        temperature: t.
-        repeated: bool[N], candidates that are a text of an earlier one; they have probability 0.
-    """
-    with torch.autocast(vectors.device.type, enabled=False):
-        ours = unit_vectors(vectors)
-        logits = ours @ candidates.to(ours.dtype).T * inverse(temperature)
-        return logits if repeated is None else logits.masked_fill(repeated, NEVER)
-
-
-def repeated_texts(identities: Tensor) -> Tensor:
-    """Return bool[N]: whether a text has been earlier in the batch.
-
-    identities: int64[N], equal where texts are equal.
-
-    >>> repeated_texts(torch.tensor([7, 3, 7, 7, 5, 3])).tolist()
-    [False, False, True, True, False, True]
-    """
-    ordered, places = torch.sort(identities, stable=True)
-    again = torch.zeros_like(identities, dtype=torch.bool)
-    return again.index_copy(0, places[1:], ordered[1:] == ordered[:-1])
 
 
 def project_noise(

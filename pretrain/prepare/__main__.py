@@ -105,6 +105,8 @@ def summary(manifest: dict, out: Path) -> str:
     if "columns" in manifest:
         unit = "records  "
         labels = f"; {manifest['labels']} labels" if "labels" in manifest else ""
+        if bounds := manifest.get("scores"):
+            labels = f"; scores from {bounds[0]:g} to {bounds[1]:g}"
         lines.append(f"  columns: {', '.join(manifest['columns'])}{labels}")
     for split, part in manifest["splits"].items():
         size = f"{part['sequences']:>12,} {unit} {part['tokens']:>14,} tokens in {len(part['shards'])} shards"

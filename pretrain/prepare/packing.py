@@ -17,8 +17,9 @@ from augment.core.ragged import Ragged, offsets_of, segment_indices
 class Packed:
     """Sequences with special tokens; starts are int64 indices into `sequences.ids`, ascending.
 
-    columns: sequences of one record, which follow each other. labels: int64[records], or None. texts: of data
-    that is to be annotated, what gives the texts of all sequences of records start, ..., stop - 1.
+    columns: sequences of one record, which follow each other. labels: int64[records], or None; scores are
+    float32. texts: of data that is to be annotated, what gives the texts of all sequences of records start,
+    ..., stop - 1.
     """
 
     sequences: Ragged

@@ -169,7 +169,7 @@ class HashRange(WorkFile):
 class TaskColumns(WorkFile):
     """The columns and labels that the records of a task have.
 
-    labels: how many, 0 for none. position: of the first record.
+    labels: how many, 0 for none. scores: the least and the largest, or None. position: of the first record.
     """
 
     place: ClassVar[str] = "counts/found/{rank:05d}.json"
@@ -177,15 +177,17 @@ class TaskColumns(WorkFile):
     columns: list[str]
     labels: int
     position: int
+    scores: tuple[float, float] | None = None
 
 
 class Columns(WorkFile):
-    """The columns of the data, and how many labels it has (None: no labels)."""
+    """The columns of the data, how many labels it has, least and largest score (None: it has none)."""
 
     place: ClassVar[str] = "counts/columns/{rank:05d}.json"
 
     columns: list[str]
     labels: int | None = None
+    scores: tuple[float, float] | None = None
 
 
 class TokenizerSize(WorkFile):

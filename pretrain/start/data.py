@@ -17,7 +17,7 @@ from pretrain.cache import views as cached_views
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.data import DataConfig
-from pretrain.config.objectives import ObjectiveConfig
+from pretrain.config.objectives import DISTILLING, ObjectiveConfig
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, ViewSpec, column_of, number_of_labels
 from pretrain.data.damage import describe_record
@@ -31,7 +31,7 @@ from pretrain.data.worker import build_for, synonyms_for
 from pretrain.export.folder import interface_of
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import own_tokenizer
-from pretrain.objectives import SYSTEMS, WholeObjective, view_specs
+from pretrain.objectives import SYSTEMS, Objective, WholeObjective, view_specs
 from pretrain.prepare.run import find_or_prepare
 from pretrain.start import continuity
 from pretrain.start.encoder import adopt_interface
@@ -142,11 +142,11 @@ def _check_prompts(config: Config, roles: list[str]) -> None:
 
 
 def open_train(config: Config) -> ShardReader:
-    """Open the split to train on; let SimCSE take all hard negatives that it has, unless a number is set.
+    """Open the split to train on; let SimCSE take all that records have, unless a number is set.
 
     Raises:
         UserError: a folder holds no prepared data, the sets do not go together, or the records have fewer
-            negatives than the number that is set.
+            negatives or positives than the number that is set.
     """
     if config.data.sets:
         parts = [ShardReader(one.folder, "train") for one in config.data.sets]
@@ -157,15 +157,41 @@ def open_train(config: Config) -> ShardReader:
         reader: ShardReader = MixedShardReader(parts, weights)
     else:
         reader = ShardReader(config.data_folder, "train")
-    simcse, negatives = config.objective.simcse, sum(column_of(name) == NEGATIVE for name in reader.columns)
-    if simcse.hard_negatives is True and negatives > 1:
-        simcse.hard_negatives = negatives
-    if 0 < negatives < simcse.hard_negatives:
-        raise UserError(
-            f"objective.simcse.hard_negatives is {simcse.hard_negatives}, and {reader.folder} has "
-            f"{negatives}: set that number, or true for all"
-        )
+    _check_scores(config, reader)
+    simcse = config.objective.simcse
+    for key, kind in (("hard_negatives", NEGATIVE), ("positives", "positive")):
+        there, wanted = sum(column_of(name) == kind for name in reader.columns), getattr(simcse, key)
+        if wanted is True and there > 1:
+            setattr(simcse, key, there)
+        if there < wanted and (there if kind == NEGATIVE else wanted > 1):
+            raise UserError(
+                f"objective.simcse.{key} is {wanted}, and {reader.folder} has {there}: set that number, or "
+                "true for all"
+            )
     return reader
+
+
+def _check_scores(config: Config, reader: ShardReader) -> None:
+    """Refuse scores where the objective takes every pair for one of equal meaning, or their absence."""
+    parts = [part for part in config.objective.parts if part in SYSTEMS]
+    taking = [part for part in parts if SYSTEMS[part].negatives is not Objective.negatives]
+    if reader.scored and taking:
+        raise UserError(
+            f"{reader.folder} has scores, and {taking[0]} takes every pair for one of equal meaning: train "
+            "with --objective scored, or prepare the pairs that mean the same, without scores"
+        )
+    if not any(SYSTEMS[part].scored for part in parts):
+        return
+    if not reader.scored:
+        raise UserError(
+            f"{reader.folder} has no scores, which --objective scored learns: give records a field `score`"
+        )
+    settings = config.objective.scored
+    largest = max(abs(bound) for part in reader.parts for bound in part.manifest["scores"])
+    if settings.loss == "cosine" and largest > settings.highest:
+        raise UserError(
+            f"scores of {reader.folder} reach {largest:g}, and a cosine 1: set objective.scored.highest"
+        )
 
 
 def load_batch(
@@ -348,7 +374,9 @@ def require_different_views(config: Config, data: Data, objective: WholeObjectiv
         column, prompt = views[role].column, spec.prompts.get(role)
         return column if column in data.train.columns else "text", b"" if prompt is None else prompt.tobytes()
 
-    for name in filter(SYSTEMS.__contains__, objective.terms):
+    for name in objective.terms:
+        if name not in SYSTEMS or name in DISTILLING:  # a teacher's vectors are others
+            continue
         section, roles = ObjectiveConfig.section(name), objective.terms[name].compared
         augmented = not all(parse(views[role].augmentation).is_identity for role in roles)
         if augmented or len(set(map(text_of, roles))) > 1 or not getattr(config.objective, section).weight:

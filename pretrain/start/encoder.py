@@ -9,6 +9,7 @@ from transformers import AutoConfig
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.common.errors import UserError
+from pretrain.config.objectives import DISTILLING
 from pretrain.config.run import DROPOUTS, SIZES, Config
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.export.folder import read_policy
@@ -19,8 +20,10 @@ from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokeniz
 
 def check_sources(config: Config) -> None:
     """Refuse models that cannot be found or read, before ranks meet and data is prepared."""
-    if "retain" in config.objective.parts and config.objective.guide is None:
-        raise UserError("objective retain needs a start: give --init, or objective.retain.model")
+    for part in DISTILLING:
+        if part in config.objective.parts and getattr(config.objective, part).model is None:
+            what = "a start: give --init, or" if part == "retain" else "a teacher: set"
+            raise UserError(f"objective {part} needs {what} objective.{part}.model")
     generator = config.objective.diffcse.generator if "diffcse" in config.objective.parts else None
     named = {
         "model.init": config.model.init,

@@ -219,12 +219,13 @@ def count_negatives(plan: StepPlan, objective: WholeObjective, mask_duplicates: 
     pool = objective.pool(sum(plan.drawn), ranks)
     if not objective.negatives(pool):
         return None
-    given = [role for role in objective.roles if column_of(role) == NEGATIVE]
+    may_lack = {role for term in objective.terms.values() for role in term.given_roles}
+    given = [role for role in objective.roles if role in may_lack]
     there = [sequences[f"present {role}"].double() for role in given]
     present = torch.stack(there).mean().item() if given else 1.0
     if not mask_duplicates:
         return objective.negatives(pool, present)
-    texts = [sequences[f"identity {role}"] for role in objective.roles if role not in given]
+    texts = [sequences[f"identity {role}"] for role in objective.roles if column_of(role) != NEGATIVE]
     meanings = Meanings.of(torch.stack(texts))
     groups = torch.zeros_like(meanings.records)
     if objective.is_local:

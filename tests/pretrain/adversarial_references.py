@@ -1,7 +1,6 @@
 """V-advCSE once more, for the references: float64, padded batches, from the paper's formulae."""
 
 import torch
-import torch.nn.functional as F
 from contrastive_references import at_widths, guiding, nce, same
 
 
@@ -42,7 +41,6 @@ def vadvcse(ref, v, ctx, config):
     settings, index = config.objective.vadvcse, torch.arange(len(v["anchor"]))
     reading, ids = settings.resolved, ctx["ids"]
     both = torch.cat([v["anchor"], v["positive"]])
-    z = ref.batch_norm_head(both, "terms.vadvcse.head").chunk(2)
     excluded, guide = (
         same(ids["anchor"], ids["positive"], ids["positive"]),
         guiding(ctx.get("guided") or v, config)[0],
@@ -56,10 +54,6 @@ def vadvcse(ref, v, ctx, config):
     rows = ctx["rows"]["anchor"]
     real = ref.padded(rows)[1].bool()
     words = []
-    # p(y | x) is over the distinct texts of the batch
-    texts = [i for i in index.tolist() if ids["positive"][i] not in ids["positive"][:i]]
-    candidates = v["positive"] if settings.distribution == "vector" else z[1]
-    candidates = F.normalize(candidates.detach()[texts], dim=1)
 
     def output(noise):
         def edit(embedded):
@@ -72,8 +66,6 @@ def vadvcse(ref, v, ctx, config):
         ctx.setdefault("entering", []).append(vectors)
         if settings.distribution == "projection":
             vectors = ref.batch_norm_head(vectors, "terms.vadvcse.head", both.detach())
-        if reading.over == "batch":
-            return F.normalize(vectors, dim=1) @ candidates.T / settings.temperature
         return vectors
 
     noise = ctx["noise"].double() * reading.sigma

@@ -7,7 +7,9 @@ NEGATIVES = []
 """Of each loss computed: how many an anchor has in the mean, before a guide leaves some out."""
 
 
-def nce(anchors, candidates, temperature, target, excluded=None, bias=None, own=None, guide=None):
+def nce(
+    anchors, candidates, temperature, target, excluded=None, bias=None, own=None, guide=None, reduction="mean"
+):
     """Mean of -log softmax at `target`; excluded: bool[A, C]; bias: added to the logits; own: one more logit
     a row; guide: (vectors of the anchors, of the first candidates, settings)."""
     left = (
@@ -28,7 +30,7 @@ def nce(anchors, candidates, temperature, target, excluded=None, bias=None, own=
         logits = logits.masked_fill(excluded & ~keep, -torch.inf)
     if own is not None:
         logits = torch.cat([logits, own[:, None]], 1)
-    return F.cross_entropy(logits, target)
+    return F.cross_entropy(logits, target, reduction=reduction)
 
 
 def false_negatives(anchors, candidates, settings, target):
@@ -65,12 +67,18 @@ def at_widths(v, config, loss):
 def same(anchor, positive, candidates):
     """bool[A, C]: a candidate whose text means what the anchor does: the anchor or the positive of a row
     that shares a text with the anchor's row, or with one that does, and so on."""
-    rows = torch.stack([anchor, positive], 1)
+    rows, linked = torch.stack([anchor, positive], 1), same_records([anchor, positive])
+    has = (rows[:, :, None] == candidates).any(1)
+    return (linked.double() @ has.double()) > 0
+
+
+def same_records(texts):
+    """bool[N, N]: records that share one of their texts, or are linked by others that do."""
+    rows = torch.stack(texts, 1)
     linked = (rows[:, None, :, None] == rows[None, :, None]).flatten(2).any(2)
     for _ in rows:
         linked = (linked.double() @ linked.double()) > 0
-    has = (rows[:, :, None] == candidates).any(1)
-    return (linked.double() @ has.double()) > 0
+    return linked
 
 
 def elsewhere(settings, ctx):

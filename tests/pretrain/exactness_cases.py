@@ -129,25 +129,6 @@ CASES = {
             **ALONE,
         }
     },
-    "vadvcse_in_batch": {
-        "objective": {
-            "name": "vadvcse",
-            "vadvcse": {"reading": "in-batch", "adversarial_weight": 0.5, "sigma": 0.1},
-            **ALONE,
-        }
-    },
-    "vadvcse_in_batch_vector": {
-        "objective": {
-            "name": "simcse+vadvcse",
-            "vadvcse": {
-                "reading": "in-batch",
-                "weight": 0.3,
-                "sigma": 0.1,
-                "distribution": "vector",
-                "divergence": "symmetric-kl",
-            },
-        }
-    },
     "diffcse": {"objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5}, **ALONE}},
     "diffcse_sample": {
         "objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5, "reading": "paper"}}
@@ -200,6 +181,48 @@ GUIDES = {
 CASES |= {
     f"{case}_guided": CASES[case] | {"objective": CASES[case].get("objective", {}) | options}
     for case, options in GUIDES.items()
+}
+POSITIVES = {
+    "name": "simcse",
+    "simcse": {"positives": 3, "hard_negatives": 2, "hard_negative_logit": 0.5},
+    **ALONE,
+}
+HARD = {"simcse": {"hard_negatives": 2, "hard_negative_logit": 0.5, "in_batch": False}}
+CASES |= {
+    "simcse_positives": {"objective": POSITIVES},
+    "simcse_positives_options": {"objective": POSITIVES | GUIDED | WIDTHS},
+    "simcse_positives_local": {"objective": POSITIVES | {"simcse": {"positives": 2, "scope": "local"}}},
+    "simcse_positives_answers": {"objective": POSITIVES, "batch": {"shared": True}},
+    "simcse_hard": {"objective": POSITIVES | HARD},
+    "simcse_hard_positives": {
+        "objective": POSITIVES | {"simcse": HARD["simcse"] | {"positives": 2}} | RELATIVE
+    },
+}
+"""Several positives a record, of which each lacks some, beside other records' texts or hard negatives."""
+CASES |= {
+    "scored": {"objective": {"name": "scored", **ALONE}, "batch": {"scored": True}},
+    "scored_cosine_options": {
+        "objective": {"name": "scored", "scored": {"loss": "cosine", "highest": 5.0}, **WIDTHS},
+        "batch": {"scored": True},
+    },
+}
+TAUGHT = {
+    "mse": {"loss": "mse"},
+    "cosine": {"loss": "cosine", "weight": 2.0},
+    "margin": {"loss": "margin"},
+    "kl": {"loss": "kl", "temperature": 0.1},
+}
+CASES |= {
+    f"distill_{loss}": {"objective": {"name": "distill", "distill": {"model": "another", **more}, **ALONE}}
+    for loss, more in TAUGHT.items()
+}
+CASES["simcse+distill"] = {
+    "objective": {
+        "name": "simcse+distill",
+        "simcse": {"head": "none"},
+        "distill": {"model": "another", **TAUGHT["kl"]},
+        **WIDTHS,
+    }
 }
 CASES["simcse_kept_options"] = {
     "objective": {"name": "simcse", "simcse": {"keep_head": True, "hard_negatives": True}, **ALONE}
@@ -255,6 +278,7 @@ def make_batch(
     pooled: bool = True,
     columns: bool = True,
     shared: bool = False,
+    scored: bool = False,
 ) -> dict:
     """A global batch: every part as lists of token lists, views, identities and present by role.
 
@@ -262,7 +286,7 @@ def make_batch(
     three times as long on average where they are to be `uneven`. Maskings are uneven too: each hides more
     tokens than the one before. `prompts` come behind the first token of their role's views, and into their
     means if they are `pooled`. Without `columns` all views are the originals, and no negative is there. With
-    `shared` texts identities are those of `answers`.
+    `shared` texts identities are those of `answers`. Labels are the bits of scores where it is `scored`.
     """
     rng = np.random.default_rng(seed)
 
@@ -289,7 +313,10 @@ def make_batch(
     same = np.arange(N)
     same[[3, 9, 14]] = [0, 0, 5]  # duplicates, on both ranks
     views = {role: [sequence(length(row, 9, 5)) for row in range(N)] for role in roles}
-    identities = {role: same + 100 * (number > 1) for number, role in enumerate(roles)}
+    identities = {
+        role: same + 100 * (number > 1) * (number if role.startswith("positive") else 1)
+        for number, role in enumerate(roles)
+    }
     present = {
         role: np.ones(N, bool) if number < 2 else rng.random(N) < 0.7 for number, role in enumerate(roles)
     }
@@ -298,6 +325,9 @@ def make_batch(
     if not columns:
         views, identities = dict.fromkeys(roles, originals), dict.fromkeys(roles, np.arange(N))
         present = {role: np.full(N, not role.startswith("negative")) for role in roles}
+    labels = rng.integers(0, LABELS, N)
+    if scored:
+        labels = rng.integers(0, 6, N).astype(np.float32).view(np.int32).astype(np.int64)
     return {
         "originals": originals,
         "masked": masked,
@@ -310,7 +340,7 @@ def make_batch(
         "outside": {} if pooled else prompts,
         "identities": identities,
         "present": present,
-        "labels": rng.integers(0, LABELS, N),
+        "labels": labels,
     }
 
 

@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from pretrain.common.transfer import Numbers, send
+from pretrain.config.objectives import DISTILLING
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import count_micro_batches
@@ -217,7 +218,10 @@ def build(case: str, stage: int, precision: str, dropout: float, of_attention: f
         scale_matrices(encoder)
         guide = None
         if config.objective.guide is not None:  # another encoder, of another width unless it is compared with
-            width = WIDTH if "retain" in config.objective.parts else 16
+            losses = {
+                getattr(config.objective, name).loss for name in DISTILLING if name in config.objective.parts
+            }
+            width = WIDTH if losses & {"mse", "cosine"} else 16
             guide = build_encoder(architecture | {"hidden_size": width}, FakeTokenizer(), "mean").eval()
             scale_matrices(guide.requires_grad_(False))
         objective = build_objective(config, encoder, FakeTokenizer(), LABELS, guide)

@@ -10,7 +10,7 @@ import math
 import torch
 import torch.nn.functional as F
 from adversarial_references import vadvcse
-from contrastive_references import at_widths, elsewhere, guiding, nce, nt_xent, same
+from contrastive_references import at_widths, elsewhere, guiding, nce, nt_xent, same, same_records
 
 SPECIAL = 5  # token ids below are special
 
@@ -51,6 +51,8 @@ def simcse(ref, v, ctx, config):
     if settings.keep_head:  # what is used is its output, and that is what is cut
         v, head = head(v), lambda v: v
     guides = guiding(ctx.get("guided") or v, config, negatives=list(v)[2:])
+    if settings.positives > 1 or not settings.in_batch:
+        return {"simcse": at_widths(v, config, lambda v: several_at(head(v), ctx, config, guides[0]))}
     return {"simcse": at_widths(v, config, lambda v: simcse_at(head(v), ctx, config, guides))}
 
 
@@ -81,6 +83,34 @@ def simcse_at(z, ctx, config, guides):
         )
         loss = (loss + back) / 2
     return loss
+
+
+def several_at(z, ctx, config, guide):
+    """The mean over an anchor's positives of -log softmax, in whose denominator its other ones are not."""
+    settings, ids, count = config.objective.simcse, ctx["ids"], len(z["anchor"])
+    positives = ["positive", *(f"positive{n}" for n in range(2, settings.positives + 1))]
+    negatives = [role for role in z if role.startswith("negative")]
+    linked = same_records([ids["anchor"], *(ids[role] for role in positives)])
+    own = torch.eye(count, dtype=torch.bool)
+    excluded, bias = [], []
+    for role in (*positives, *negatives):
+        # texts of the records that mean what the anchor's does
+        has = sum(ids[text][:, None] == ids[role] for text in ("anchor", *positives)).bool()
+        there = torch.ones(count, dtype=torch.bool) if role == "positive" else ctx["present"][role]
+        others = (linked.double() @ has.double()) > 0
+        apart = ~own if not settings.in_batch else torch.zeros_like(own)
+        excluded.append(others | ~there | elsewhere(settings, ctx) | apart)
+        bias.append(own * settings.hard_negative_logit * (role in negatives))
+    candidates = torch.cat([z[role] for role in (*positives, *negatives)])
+    total, counts = 0.0, torch.zeros(count)
+    for number, role in enumerate(positives):
+        there = torch.ones(count, dtype=torch.bool) if role == "positive" else ctx["present"][role]
+        losses = nce(
+            z["anchor"], candidates, settings.temperature, torch.arange(count) + number * count,
+            torch.cat(excluded, 1), torch.cat(bias, 1), guide=guide, reduction="none",
+        )  # fmt: skip
+        total, counts = total + losses.where(there, 0.0), counts + there
+    return (total / counts).mean()
 
 
 def sda(ref, v, ctx, config):
@@ -268,7 +298,44 @@ def retain(ref, v, ctx, config):
     return {"retain": torch.cat(distances).mean()}
 
 
+def scored(ref, v, ctx, config):
+    settings, scores = config.objective.scored, ctx["labels"].int().view(torch.float32).double()
+
+    def loss(v):
+        cosines = F.cosine_similarity(v["anchor"], v["positive"])
+        if settings.loss == "cosine":
+            return (cosines - scores / settings.highest).square().mean()
+        terms = ((cosines[:, None] - cosines) / settings.temperature)[scores[:, None] < scores]
+        return torch.log1p(terms.exp().sum())
+
+    return {"scored": at_widths(v, config, loss)}
+
+
+def distill(ref, v, ctx, config):
+    settings, t = config.objective.distill, ctx["guided"]
+
+    def margin(v):
+        cosines = [F.cosine_similarity(v["anchor"], v[role]) for role in ("positive", "negative")]
+        return (cosines[0] - cosines[1])[ctx["present"]["negative"]]
+
+    def distribution(v):
+        cosines = F.normalize(v["anchor"], dim=1) @ F.normalize(v["positive"], dim=1).T
+        return (cosines / settings.temperature).softmax(1)
+
+    if settings.loss == "margin":
+        return {"distill": (margin(v) - margin(t)).square().mean()}
+    if settings.loss == "kl":
+        p, q = distribution(t), distribution(v)
+        return {"distill": (p * (p / q).log()).sum(1).mean()}
+    both = [torch.cat([of["anchor"], of["positive"]]) for of in (v, t)]
+    if settings.loss == "mse":
+        return {"distill": (both[0] - both[1]).square().mean()}
+    return {"distill": 1 - F.cosine_similarity(*both).mean()}
+
+
 SYSTEMS = {
+    "distill": distill,
+    "scored": scored,
     "clear": clear,
     "simcse": simcse,
     "sda": sda,

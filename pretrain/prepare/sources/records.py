@@ -1,14 +1,17 @@
 """Read records, which are texts that belong together, from files and Hugging Face datasets.
 
 A record has a text and may have a positive (a text of the same meaning), negatives (texts of another
-meaning, close in words), an augmented version of the text and a label: sentence pairs, NLI triples, mined
-negatives, AugCSE's sentences with a cached augmentation and its number. A row with several positives is a
-record for each. Nothing about a record is guessed or dropped: a field that is missing, misspelt or of the
-wrong kind is one error that names the file and the line.
+meaning, close in words), an augmented version of the text and a label, or a score of how alike text and
+positive are: sentence pairs, NLI triples, mined negatives, AugCSE's sentences with a cached augmentation and
+its number, STS's judged pairs. A row with several positives is a record for each, or one of all. Nothing
+about a record is guessed or dropped: a field that is missing, misspelt or of the wrong kind is one error that
+names the file and the line.
 """
 
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,16 +26,18 @@ from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.rows import BrokenRow, Row, about_first_line, is_unicode, json_rows, table_rows
 
 COLUMNS = ("text", "positive", "negative", "augmented")
-LABEL = "label"
+LABEL, SCORE = "label", "score"
 MOST_LABEL = 2**31 - 1
 MOST_NEGATIVES = 100
+MOST_POSITIVES = 100
+_BETWEEN = "\x1f"  # positives of one record; `clean` leaves no such character in a text
 # SimCSE's csv files, sentence-transformers' data sets, FlagEmbedding's and Tevatron's training files
 _OTHER_NAMES = {
     "text": ("sent0", "anchor", "query", "question", "sentence1"),
     "positive": ("sent1", "answer", "sentence2", "pos", "positive_passages"),
     "negative": ("hard_neg", "neg", "negatives", "negative_passages"),
+    SCORE: ("similarity_score",),
 }
-_SCORES = ("score", "scores", "similarity_score", "pos_scores", "neg_scores")
 _NUMBERED = re.compile(r"(.*?)_?(\d+)")  # negative_1, negative_2 ...
 
 
@@ -45,15 +50,27 @@ def column_names(count: int) -> list[str]:
     return [*COLUMNS, *(f"negative{number}" for number in range(2, count - len(COLUMNS) + 2))]
 
 
+def by_column(texts: Sequence[str]) -> dict[str, str]:
+    """Return column -> text of a record's texts, those of several positives one by one.
+
+    >>> by_column(["a", "b\x1fc", "", ""])
+    {'text': 'a', 'positive': 'b', 'negative': '', 'augmented': '', 'positive2': 'c'}
+    """
+    columns = dict(zip(column_names(len(texts)), texts))
+    positives = dict(enumerate(columns["positive"].split(_BETWEEN), 1))
+    return columns | {f"positive{number if number > 1 else ''}": text for number, text in positives.items()}
+
+
 @dataclass(frozen=True)
 class TextRecord:
     """Texts that belong together, cleaned, in the order of `column_names`; "" if there is none.
 
-    position: where the record begins (`readers.where`).
+    texts: several positives of one record are one text (`by_column`).
+    label: an int is a label, a float a score. position: where the record begins (`readers.where`).
     """
 
     texts: tuple[str, ...]
-    label: int | None
+    label: int | float | None
     position: int
 
     def joined(self) -> bytes:
@@ -63,34 +80,37 @@ class TextRecord:
         return "\n".join(lines).encode("utf-8", "replace")
 
 
-def split_joined(text: str) -> tuple[list[str], int | None]:
-    """Return (texts, label) of a decoded `TextRecord.joined`."""
+def split_joined(text: str) -> tuple[list[str], int | float | None]:
+    """Return (texts, label or score) of a decoded `TextRecord.joined`."""
     texts = text.split("\n")
     label = texts.pop(len(COLUMNS))
-    return texts, int(label) if label else None
+    return texts, (int(label) if label.isdecimal() else float(label)) if label else None
 
 
-def records(task: ReadTask, source: Source) -> Iterator[TextRecord]:
-    """Yield the records of a task, in order.
+def records(task: ReadTask, source: Source, together: bool = False) -> Iterator[TextRecord]:
+    """Yield the records of a task, in order; of a row with several positives one for each, or `together`.
 
-    Raises: UserError, naming file and line, for what is no record, and where one has a label and another has
-    none.
+    Raises: UserError, naming file and line, for what is no record, and where one has a label or score and
+    another has none.
     """
     rows = _text_rows(task) if task.kind == "text" else _rows_of_fields(task, source)
     first: TextRecord | None = None
     for position, row in rows:
-        for record in _records(row, position, partial(_fault, task, position)):
+        for record in _records(row, position, together, partial(_fault, task, position)):
             if first is None:
                 first = record
-            elif (record.label is None) != (first.label is None):
+            elif type(record.label) is not type(first.label):
                 here, there = ("no", "one") if record.label is None else ("a", "none")
+                kind = "score" if float in map(type, (record.label, first.label)) else "label"
                 before = readers.where(task, first.position)
-                raise _fault(task, position, f"this record has {here} label, and {before} has {there}")
+                raise _fault(task, position, f"this record has {here} {kind}, and {before} has {there}")
             yield record
 
 
-def _records(row: dict[str, Any], position: int, fault: Callable[[str], UserError]) -> list[TextRecord]:
-    """Return the records of a row, whose values are by column: one for each of its positives."""
+def _records(
+    row: dict[str, Any], position: int, together: bool, fault: Callable[[str], UserError]
+) -> list[TextRecord]:
+    """Return the records of a row, whose values are by column: one for each of its positives, or of all."""
 
     def texts_of(column: str) -> list[str]:
         value = row.get(column)
@@ -102,21 +122,30 @@ def _records(row: dict[str, Any], position: int, fault: Callable[[str], UserErro
     if not text:
         raise fault("the record has no text")
     # in the order of their numbers: negative_2 before negative_10
-    columns = sorted(
-        (name for name in row if column_of(name) == NEGATIVE), key=lambda name: (len(name), name)
+    columns = sorted(row, key=lambda name: (len(name), name))
+    positives, negatives = (
+        [text for column in columns if column_of(column) == kind for text in texts_of(column)]
+        for kind in ("positive", NEGATIVE)
     )
-    negatives = [text for column in columns for text in texts_of(column)]
     if len(negatives) > MOST_NEGATIVES:
         raise fault(f"{len(negatives)} negatives, more than {MOST_NEGATIVES}; keep the hardest")
+    if together and len(positives) > MOST_POSITIVES:
+        raise fault(f"{len(positives)} positives together, more than {MOST_POSITIVES}; keep the best")
     further, augmented = negatives[1:], (texts_of("augmented") or [""])[0]
     label = row.get(LABEL)
     if label is not None and (
         isinstance(label, bool) or not isinstance(label, int) or not 0 <= label <= MOST_LABEL
     ):
         raise fault(f"the label is {shown(label)}, not a whole number from 0 on")
+    if (score := row.get(SCORE)) is not None:
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            raise fault(f"the score is {shown(score)}, not a number")
+        if label is not None or negatives or len(positives) != 1:
+            raise fault("a score is of a text and one positive: leave label and negatives out")
+        label = float(score)
     return [
         TextRecord((text[0], positive, (negatives or [""])[0], augmented, *further), label, position)
-        for positive in texts_of("positive") or [""]
+        for positive in ([_BETWEEN.join(positives)] if together else positives or [""])
     ]
 
 
@@ -156,6 +185,9 @@ def _rows_of_fields(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[
         record = {column: row[field] for field, column in known[fields].items()}
         if task.kind != "jsonl" and isinstance(record.get(LABEL), str):  # csv has no numbers
             record[LABEL] = _number(record[LABEL])
+        if task.kind != "jsonl" and isinstance(score := record.get(SCORE), str):
+            with suppress(ValueError):  # what is no number is refused as what it is
+                record[SCORE] = float(score) if score.strip() else None
         yield position, record
 
 
@@ -173,8 +205,10 @@ def _number(text: str) -> int | str | None:
 
 def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], UserError]) -> dict[str, str]:
     """Return field -> column, for the fields that a record has."""
-    keys = {column: getattr(source, f"{column}_key") for column in (*COLUMNS, LABEL)}
-    meant = {key: column for column, key in keys.items()}
+    keys = {column: getattr(source, f"{column}_key") for column in (*COLUMNS, LABEL, SCORE)}
+    if keys[SCORE] is None and source.other_fields == "refuse":
+        keys[SCORE] = SCORE
+    meant = {key: column for column, key in keys.items() if key is not None}
     for standard, names in _OTHER_NAMES.items():
         # nobody has said otherwise; of a file that has both, one is another field
         if keys[standard] == standard and (standard not in fields or source.other_fields == "refuse"):
@@ -187,14 +221,13 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
     for field in fields:
         column = meant.get(field)
         numbered = _NUMBERED.fullmatch(str(field))
-        if column is None and numbered and meant.get(numbered[1]) == NEGATIVE:
-            column = f"{NEGATIVE}{int(numbered[2])}"
+        several = (NEGATIVE, "positive") if source.other_fields == "refuse" else (NEGATIVE,)
+        if column is None and numbered and (kind := meant.get(numbered[1])) in several:
+            column = f"{kind}{int(numbered[2])}"
         if column is None:
             near = nearest_name(str(field), [key for key in meant if meant[key] not in filled])
             if near or source.other_fields == "refuse":
                 hint = f"; did you mean {near!r}?" if near else ""
-                if field in _SCORES:
-                    hint = ", which says how alike texts are and is not used: keep pairs that mean the same"
                 raise fault(
                     f"there is no column {shown(field)}{hint} (columns are {', '.join(meant)}). Name the "
                     f"columns in the source's {', '.join(f'{column}_key' for column in keys)}, or leave "
@@ -207,7 +240,8 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
             columns[field] = column
     if unlabelled and LABEL in columns.values():
         raise fault(
-            "a label beside sentence2: keep pairs that mean the same, and remove it, or give label_key"
+            "a label beside sentence2: keep pairs that mean the same, and remove it, or give label_key or "
+            "score_key"
         )
     if "text" not in columns.values():
         raise fault(

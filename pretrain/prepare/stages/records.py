@@ -20,7 +20,15 @@ from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_records, one_per_sequence
 from pretrain.prepare.sources.markup import Pair
 from pretrain.prepare.sources.readers import ReadTask, where
-from pretrain.prepare.sources.records import MOST_NEGATIVES, TextRecord, column_names, records, split_joined
+from pretrain.prepare.sources.records import (
+    MOST_NEGATIVES,
+    MOST_POSITIVES,
+    TextRecord,
+    by_column,
+    column_names,
+    records,
+    split_joined,
+)
 from pretrain.prepare.sources.rows import Faults
 from pretrain.prepare.sources.structure import KINDS, pairs_of
 from pretrain.prepare.sources.structured import structured
@@ -39,7 +47,10 @@ from pretrain.prepare.work_folder import (
     sample_of,
 )
 
-_COLUMNS = column_names(MOST_NEGATIVES + 3)
+_COLUMNS = [
+    *column_names(MOST_NEGATIVES + 3),
+    *(f"positive{number}" for number in range(2, MOST_POSITIVES + 1)),
+]
 
 
 class ScatterRecords(Scatter):
@@ -52,31 +63,37 @@ class ScatterRecords(Scatter):
         decision = self.decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         first: TextRecord | None = None
-        labels = 0
+        labels, scores = 0, []
         for record in self._records(task, rank, counts):
             key = bk.text_key(record.texts[0].encode("utf-8", "replace"), seed)
             heldout = self.is_heldout(key, decision, hashes)
             joined = record.joined()
             texts.add((bk.text_key(joined, seed), len(joined), task.source, heldout), joined)
             first = first or record
-            labels = max(labels, 0 if record.label is None else record.label + 1)
+            if isinstance(record.label, float):
+                scores = [min([*scores, record.label]), max([*scores, record.label])]
+            elif record.label is not None:
+                labels = max(labels, record.label + 1)
             counts["records"] += 1
             counts["records_heldout"] += heldout
             counts["characters"] += sum(map(len, record.texts))
-            for column, text in list(zip(column_names(len(record.texts)), record.texts))[1:]:
+            for column, text in list(by_column(record.texts).items())[1:]:
                 counts[f"records_with_{column}"] += bool(text)
         texts.flush()
         hashes.write(self.work, rank)
         SentenceCounts(counts).write(self.work, rank)
         if first is not None:
             columns = ["text", *(name for name in _COLUMNS[1:] if counts[f"records_with_{name}"])]
-            TaskColumns(columns=columns, labels=labels, position=first.position).write(self.work, rank)
+            found = TaskColumns(
+                columns=columns, labels=labels, position=first.position, scores=scores or None
+            )
+            found.write(self.work, rank)
 
     def _records(self, task: ReadTask, rank: int, counts: Counter[str]) -> Iterator[TextRecord]:
         """Yield the records of a task, or those of its documents' structure, and note a few of each kind."""
         source, wanted = self.config.sources[task.source], self.config.pairs
         if wanted == "none":
-            yield from records(task, source)
+            yield from records(task, source, self.config.positives == "together")
             return
         kinds = list(KINDS) if wanted == "structure" else [wanted]
         faults, shown = Faults(counts), dict[str, list[Pair]]()
@@ -92,9 +109,9 @@ class ScatterRecords(Scatter):
 
 
 class AgreeOnColumns(PlannedStep):
-    """Find which columns any record has, and how many labels.
+    """Find which columns any record has, how many labels, and how large scores are.
 
-    Raises: UserError where some records have labels and others have none.
+    Raises: UserError where some records have labels, or scores, and others have none.
     """
 
     stage = "columns"
@@ -104,18 +121,22 @@ class AgreeOnColumns(PlannedStep):
         if not tasks and wanted != "none":
             kind = "structure" if wanted == "structure" else f"kind {wanted}"
             raise UserError(f"{self.plan.described} has no pairs of {kind}: give other text, or other pairs")
-        with_labels, without = (
-            [n for n, task in tasks.items() if bool(task.labels) is has] for has in (True, False)
-        )
-        if with_labels and without:
-            places = [where(self.plan.tasks[n], tasks[n].position) for n in (with_labels[0], without[0])]
-            raise UserError(
-                f"The record in {places[0]} has a label, that in {places[1]} has none: give all, or none"
+        for kind in ("label", "score"):
+            having, without = (
+                [n for n, task in tasks.items() if bool(getattr(task, f"{kind}s")) is has]
+                for has in (True, False)
             )
+            if having and without:
+                places = [where(self.plan.tasks[n], tasks[n].position) for n in (having[0], without[0])]
+                raise UserError(
+                    f"The record in {places[0]} has a {kind}, that in {places[1]} has none: give all, or none"
+                )
         filled = {"text"}.union(*(task.columns for task in tasks.values()))
-        labels = max(task.labels for task in tasks.values()) if with_labels else None
+        labels = max((task.labels for task in tasks.values()), default=0) or None
+        bounds = [score for task in tasks.values() for score in task.scores or ()]
+        scores = (min(bounds), max(bounds)) if bounds else None
         columns = [name for name in _COLUMNS if name in filled]
-        Columns(columns=columns, labels=labels).write(self.work)
+        Columns(columns=columns, labels=labels, scores=scores).write(self.work)
 
 
 class MakeRecordTokenizer(MakeTokenizer):
@@ -124,7 +145,7 @@ class MakeRecordTokenizer(MakeTokenizer):
     def sample(self) -> Iterator[str]:
         """Yield the texts of a sample of records, chosen as `MakeTokenizer.sample` does."""
         for joined in super().sample():
-            yield from filter(None, split_joined(joined)[0])
+            yield from filter(None, by_column(split_joined(joined)[0]).values())
 
 
 class BuildRecords(Build):
@@ -134,11 +155,11 @@ class BuildRecords(Build):
     def _columns(self) -> Columns:
         return Columns.read(self.work)
 
-    def _split(self, joined: str) -> tuple[list[str], int | None]:
-        """Return the texts of all columns of a record, and its label."""
+    def _split(self, joined: str) -> tuple[list[str], int | float | None]:
+        """Return the texts of all columns of a record, and its label or score."""
         texts, label = split_joined(joined)
-        by_column = dict(zip(_COLUMNS, texts))
-        return [by_column.get(name, "") for name in self._columns.columns], label
+        columns = by_column(texts)
+        return [columns.get(name, "") for name in self._columns.columns], label
 
     def _pack(
         self, texts: bk.Texts, bucket: int, encoder: CorpusTokenizer, counts: Counter[str]
@@ -167,7 +188,10 @@ class BuildRecords(Build):
     def _encode_records(
         self, texts: bk.Texts, rows: np.ndarray, encoder: CorpusTokenizer
     ) -> tuple[Ragged, np.ndarray | None]:
-        """Return the tokens of the records' columns, C rows a record, and the labels, int64[R], or None."""
+        """Return the tokens of the records' columns, C rows a record, and labels or scores [R], or None.
+
+        Labels are int64, scores float32.
+        """
         parts, labels = [], []
         # decoded in slices: a Python string costs 50 bytes over its text
         for start in range(0, len(rows), 16384):
@@ -177,5 +201,6 @@ class BuildRecords(Build):
                 strings += fields
                 labels.append(label)
             parts.append(encoder(strings))
-        labelled = self._columns.labels is not None
-        return Ragged.concatenate(parts), np.array(labels, np.int64) if labelled else None
+        if self._columns.labels is None and self._columns.scores is None:
+            return Ragged.concatenate(parts), None
+        return Ragged.concatenate(parts), np.array(labels, np.float32 if self._columns.scores else np.int64)

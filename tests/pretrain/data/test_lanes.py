@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pretrain.common.errors import UserError
-from pretrain.data.lanes import Lanes, hash_words, permute, require_lanes
+from pretrain.data.lanes import DistinctLanes, Lanes, hash_words, permute, require_lanes
 
 SIZES = np.array([37, 41, 1, 58, 29, 44, 40, 3, 52, 33])  # 338 sequences
 
@@ -188,3 +188,85 @@ def test_a_batch_that_grows_walks_through_the_same_slices(start, full, count, st
     cuts = [step for step in range(1, len(sizes)) if sizes[step] > sizes[step - 1]]
     assert lanes.sizes.changes(0, len(sizes)) == cuts
     assert lanes.sizes.changes(3, 7) == [step for step in cuts if 3 < step < 7]
+
+
+# ---- batches without repeated texts
+
+
+def repeated_texts(share: float, seed: int = 0) -> np.ndarray:
+    """Identities of anchors and positives of 338 records; a share of the anchors and answers is one of 20."""
+    rng = np.random.default_rng(seed)
+    texts = np.stack([np.arange(338), 1000 + np.arange(338)])
+    common = rng.random((2, 338)) < share
+    texts[common] = 5000 + rng.integers(0, 20, common.sum())
+    texts[1, 7] = texts[0, 7]  # a record whose positive is its anchor repeats nothing
+    return texts
+
+
+def distinct(texts: np.ndarray, batch: int = 24, lanes: int = 8, *growth: int) -> DistinctLanes:
+    return DistinctLanes(texts, SIZES, 11, batch, lanes, *growth)
+
+
+def numbers(lanes: Lanes, step: int, first: int = 0, stop: int | None = None) -> np.ndarray:
+    chunk, index = lanes.draw_steps(step, step + 1, first, lanes.lanes if stop is None else stop)
+    return np.cumsum([0, *SIZES])[chunk] + index
+
+
+def repeats(texts: np.ndarray, records: np.ndarray) -> int:
+    """How many texts of a batch another of its records has."""
+    own = [text for record in records for text in set(texts[:, record].tolist())]
+    return len(own) - len(set(own))
+
+
+def test_batches_without_repeats_are_the_plain_ones_where_nothing_repeats():
+    texts = repeated_texts(0)
+    for lanes, plain in ((distinct(texts), Lanes(SIZES, 11, 24, 8)),):
+        for step in range(40):
+            assert np.array_equal(numbers(lanes, step), numbers(plain, step))
+
+
+@pytest.mark.parametrize("growth", [(), (8, 9)])
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_no_text_comes_twice_in_a_batch_and_every_record_in_its_epoch_and_lane(share, growth):
+    texts = repeated_texts(share)
+    lanes, plain = distinct(texts, 24, 8, *growth), Lanes(SIZES, 11, 24, 8, *growth)
+    steps = np.arange(60)
+    before, after, drawn = 0, [], {}
+    for step, epoch in zip(steps, plain.epochs_of(steps).tolist()):
+        assert lanes.epoch_of(step) == epoch
+        before += repeats(texts, numbers(plain, step))
+        after.append(repeats(texts, numbers(lanes, step)))
+        for lane in range(8):
+            own = numbers(lanes, step, lane, lane + 1)
+            assert len(own) == len(numbers(plain, step, lane, lane + 1))
+            drawn.setdefault((epoch, lane), []).extend(own.tolist())
+    of_slices = {
+        (epoch, lane): {int(np.cumsum([0, *SIZES])[chunk] + index) for chunk, index in part}
+        for epoch in range(max(epoch for epoch, _ in drawn) + 1)
+        for lane, part in enumerate(slow_epoch(plain, epoch))
+    }
+    for key, records in drawn.items():
+        assert len(set(records)) == len(records) and set(records) <= of_slices[key], key
+    # what is left at the end of a slice is given where nothing else is there
+    assert before > (4 if share < 0.1 else 60) and sum(after) <= before // 5
+    assert all(lanes.epoch_of(step) != lanes.epoch_of(step + 3) for step in np.flatnonzero(after))
+
+
+def test_texts_that_fill_the_data_are_given_all_the_same():
+    texts = np.zeros((1, 338), dtype=np.int64)
+    lanes = distinct(texts)
+    drawn = [record for step in range(lanes.steps_per_epoch) for record in numbers(lanes, step)]
+    assert len(set(drawn)) == len(drawn) == 14 * 24
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+def test_batches_without_repeats_depend_on_neither_ranks_nor_the_way_there(world):
+    texts = repeated_texts(0.1)
+    whole = distinct(texts)
+    for step in (30, 0, 17, 5):  # a fresh object at any step, as a resumed run has
+        parts = [numbers(distinct(texts), step, *whole.slice_of(rank, world)) for rank in range(world)]
+        assert np.array_equal(np.concatenate(parts), numbers(whole, step))
+    at_once = whole.draw_steps(10, 40, 0, 8)
+    one_by_one = [whole.draw_steps(step, step + 1, 0, 8) for step in range(10, 40)]
+    for whole_part, parts in zip(at_once, zip(*one_by_one)):
+        assert np.array_equal(whole_part, np.concatenate(parts))

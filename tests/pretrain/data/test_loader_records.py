@@ -176,3 +176,37 @@ def test_a_column_longer_than_the_manifest_says(tmp_path):
     assert longest < stored.lengths.max() or longest == 39
     with pytest.raises(UserError, match=r"sequence \d+ of .* has \d+ tokens: raise .* max_length 38"):
         batches(tmp_path, views=VIEWS[:3:2], max_length=38)
+
+
+def test_batches_without_repeated_anchors_or_answers(tmp_path):
+    """An eighth of the texts is one of 30; some records lack a positive, and some have two."""
+    random = np.random.default_rng(1)
+    texts = [[helpers.CLS, *random.integers(5, helpers.SIZE, 9), helpers.SEP] for _ in range(2000)]
+    rows = [texts[random.integers(0, 30) if random.random() < 0.125 else number] for number in range(2000)]
+    for number in range(500):
+        rows[4 * number + 2] = rows[4 * number + 2] if number % 3 else []
+        rows[4 * number + 1] = rows[4 * number + 1] if number % 5 else []
+    stored = Ragged.from_sequences(rows)
+    columns = ("text", "positive", "positive2", "negative")
+    write_folder(tmp_path, {"train": stored}, helpers.SIZE, 40, "record", chunk_tokens=1200, columns=columns)
+    own = {"views": [ViewSpec(role, "none") for role in ("anchor", "positive", "positive2")]}
+    own |= {"global_batch": 24, "stop_step": 60}
+
+    def repeats(batch) -> int:
+        records = zip(*(view.identities.tolist() for view in batch.views.values()))
+        every = [text for record in records for text in set(record)]
+        return len(every) - len(set(every))
+
+    plain, whole = batches(tmp_path, **own), batches(tmp_path, no_duplicates=True, **own)
+    assert sum(map(repeats, plain)) > 50
+    last = {batch.step for batch in whole if repeats(batch)}
+    assert all(step % 20 >= 17 for step in last) and sum(map(repeats, whole)) < 40, last
+    for world_size, workers in ((2, 2), (3, 1)):
+        assert_same_run(tmp_path, whole, world_size, workers, no_duplicates=True, **own)
+    for mine, theirs in zip(
+        batches(tmp_path, start_step=31, no_duplicates=True, **own), whole[31:], strict=True
+    ):
+        assert_same(mine, theirs)
+    for epoch in range(3):
+        drawn = np.concatenate([batch.sequence_ids for batch in whole[20 * epoch : 20 * (epoch + 1)]])
+        assert len(np.unique(drawn)) == 480

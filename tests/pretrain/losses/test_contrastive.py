@@ -169,6 +169,38 @@ def test_info_nce_takes_a_queue_of_any_length_without_gradient(queue):
     same_with_gradients(ours, reference_info_nce(a, p, 0.1, n), a, p)
 
 
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_several_positives_have_the_mean_of_their_losses(tile, in_batch):
+    """By the formula, anchor by anchor; others of one's positives are no candidates, absent ones none's."""
+    count = 11
+    a, p, n = vectors(count, 8), vectors(3, count, 8), vectors(2 * count, 8)
+    present = torch.rand(3, count) < 0.6
+    present[0] = True
+    there = torch.rand(2 * count) < 0.7
+    numbers = torch.arange(count)
+    same = Exclusions(identities=torch.stack([numbers, *(numbers + 100 * k for k in (1, 2, 3))]))
+    negatives = Negatives(n, there, torch.arange(2 * count) + 1000, own_bias=0.4)
+    ours = info_nce(a, p, 0.05, same, negatives, tile, present=present, in_batch=in_batch)
+
+    def logit(i, candidate):
+        return torch.cosine_similarity(a[i], candidate, dim=0) / 0.05
+
+    total = 0.0
+    for i in range(count):
+        others = [logit(i, p[k, j]) for k in range(3) for j in range(count) if j != i and present[k, j]]
+        own = [logit(i, n[m]) + 0.4 for m in (i, i + count) if there[m]]
+        further = [logit(i, n[m]) for m in range(2 * count) if m % count != i and there[m]]
+        denominator = torch.stack([*own, *(others + further if in_batch else []), torch.tensor(-1e9)])
+        of_anchor = [
+            torch.logaddexp(logit(i, p[k, i]), denominator.logsumexp(0)) - logit(i, p[k, i])
+            for k in range(3)
+            if present[k, i]
+        ]
+        total = total + sum(of_anchor) / len(of_anchor)
+    same_with_gradients(ours, total / count, a, p, n)
+
+
 def test_info_nce_is_simcse_as_its_code_computes_it():
     """princeton-nlp/SimCSE, models.py: torch's cosine similarity of all pairs, weights on the diagonal of the
     third block."""

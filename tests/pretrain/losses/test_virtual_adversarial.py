@@ -1,4 +1,4 @@
-"""V-advCSE's divergences, noise and in-batch output against the formulas, in float64."""
+"""V-advCSE's divergences and noise against the formulas, in float64."""
 
 import math
 from dataclasses import replace
@@ -10,13 +10,10 @@ from scipy.stats import kstest
 
 from augment.core.keys import sequence_keys
 from pretrain.config.terms import ADVERSARIAL_READINGS
-from pretrain.losses.vectors import unit_vectors
 from pretrain.objectives.vadvcse import (
     adversarial_noise,
     divergence,
-    in_batch_logits,
     project_noise,
-    repeated_texts,
     sequence_noise,
     sizes,
 )
@@ -74,39 +71,6 @@ def test_the_packaged_js_is_about_twice_the_printed_one_near_equality():
 def test_the_printed_js_is_at_most_log_2():
     far = 100 * torch.eye(2, dtype=torch.float64)
     assert divergence(far, far.flip(0), "js", "printed").item() == pytest.approx(2 * math.log(2))
-
-
-# ---- the output over the batch
-
-
-def test_in_batch_logits_are_the_contrastive_models_over_distinct_texts():
-    vectors, others = torch.randn(3, 6, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
-    texts = torch.tensor([4, 9, 4, 7, 9])
-    logits = in_batch_logits(vectors, unit_vectors(others), 0.05, repeated_texts(texts))
-    distinct = torch.cosine_similarity(vectors[:, None], others[None, [0, 1, 3]], dim=2) / 0.05
-    p = logits.softmax(1)
-    torch.testing.assert_close(p[:, [0, 1, 3]], distinct.softmax(1))
-    assert not p[:, [2, 4]].any()
-    torch.testing.assert_close(
-        in_batch_logits(vectors, unit_vectors(others), 0.05),
-        torch.cosine_similarity(vectors[:, None], others[None], dim=2) / 0.05,
-    )
-
-
-@pytest.mark.parametrize("kind", ["kl", "symmetric-kl", "js"])
-@pytest.mark.parametrize("form", ["packaged", "printed"])
-def test_candidates_of_probability_0_add_nothing(kind, form):
-    moved, clean = (torch.randn(3, 6, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    candidates = unit_vectors(torch.randn(4, 6, dtype=torch.float64))
-    again = torch.cat([candidates, candidates[:2]])
-    repeated = torch.tensor([False] * 4 + [True] * 2)
-    results = []
-    for pair in ((candidates, None), (again, repeated)):
-        loss = divergence(
-            *(in_batch_logits(v, pair[0], 0.05, pair[1]) for v in (moved, clean)), kind, form=form
-        )
-        results.append((loss, *torch.autograd.grad(loss, (moved, clean))))
-    torch.testing.assert_close(results[0], results[1])
 
 
 # ---- the noise

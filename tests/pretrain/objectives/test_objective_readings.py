@@ -38,7 +38,7 @@ def checks_of(reading: str, **settings) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("divergence", ["js", "kl", "symmetric-kl"])
-@pytest.mark.parametrize("reading", ["algorithm-1", "appendix-A", "in-batch"])
+@pytest.mark.parametrize("reading", ["algorithm-1", "appendix-A"])
 def test_the_adversary_of_a_reading_is_alive(reading, divergence):
     checks = checks_of(reading, divergence=divergence)
     assert checks["vadvcse_adversarial_over_random"] > 3
@@ -69,8 +69,7 @@ def test_a_reading_is_the_table_and_a_number_that_is_set_is_taken_in_its_place(r
     table = ADVERSARIAL_READINGS[reading]
     assert resolved() == table
     # A rank's own negatives leave the norm's scope alone: the same word, of two things.
-    if reading != "in-batch":
-        assert resolved(**{"objective.vadvcse.scope": "local"}) == table
+    assert resolved(**{"objective.vadvcse.scope": "local"}) == table
     changed = resolved(**{"objective.vadvcse.sigma": "0.5", "objective.vadvcse.adversarial_weight": "0.25"})
     assert (changed.sigma, changed.adversarial_weight, changed.norm) == (0.5, 0.25, table.norm)
 
@@ -80,8 +79,7 @@ def test_a_reading_is_the_table_and_a_number_that_is_set_is_taken_in_its_place(r
     [
         ({"reading": "smart-package", "radius": "0.1"}, "radius=0.1.*smart-package has none.*reading"),
         ({"reading": "appendix-A", "step_size": "2"}, "step_size=2.*appendix-A has none.*reading"),
-        ({"reading": "in-batch", "scope": "local"}, "in-batch compares.*all ranks"),
-        ({"reading": "printed"}, "smart-package.*algorithm-1.*appendix-A.*in-batch"),
+        ({"reading": "printed"}, "smart-package.*algorithm-1.*appendix-A"),
     ],
 )
 def test_what_a_reading_has_not_is_refused(settings, said):

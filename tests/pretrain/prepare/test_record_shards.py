@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from prepare_helpers import digest
 from test_corpora import write
 from test_prepare import run as run_command
@@ -19,7 +20,7 @@ from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
-from pretrain.objectives import view_specs
+from pretrain.objectives import BatchContext, view_specs
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.records import COLUMNS
 from pretrain.prepare.stages.records import BuildRecords
@@ -253,3 +254,89 @@ def test_several_negatives_are_columns_of_which_simcse_takes_all(tmp_path):
     wanted["simcse"]["hard_negatives"] = 4
     with pytest.raises(UserError, match=r"hard_negatives is 4, and .* has 3"):
         open_train(validate_config(tree, "test"))
+
+
+def test_scores_reach_the_objective_as_they_were_written(tmp_path):
+    rows = [{"sentence1": f"text {i}", "sentence2": f"other {i}", "score": i / 7 - 2} for i in range(60)]
+    path = write(tmp_path / "judged.jsonl", as_jsonl(rows))
+    manifest = prepare(config(path, heldout=0), tmp_path / "out", workers=1, progress=False)
+    assert list(manifest["scores"]) == [-2.0, 59 / 7 - 2] and "labels" not in manifest
+    tree = {"data": {"folder": str(tmp_path / "out")}, "objective": {"name": "scored"}}
+    settings = validate_config(tree, "test")
+    reader = open_train(settings)
+    tokenizer = load_tokenizer(reader.tokenizer_path)
+    spec = BatchSpec(view_specs(settings), Masking(copies=0), Vocabulary.from_tokenizer(tokenizer))
+    batch = next(iter(Loader(reader, spec, LoaderSettings(0, 32, 1), Position(0, 1))))
+    context = BatchContext(0, 0.0, None, None, {}, torch.from_numpy(batch.labels), 0)
+    for text, score in zip(batch.original, context.scores.tolist()):
+        number = int(tokenizer.decode(text, skip_special_tokens=True).split()[-1])
+        assert score == np.float32(rows[number]["score"])
+    tree["objective"]["scored"] = {"loss": "cosine"}
+    with pytest.raises(UserError, match=r"reach 6\.42857, and a cosine 1: set objective.scored.highest"):
+        open_train(validate_config(tree, "test"))
+    tree["objective"] = {"name": "simcse"}
+    with pytest.raises(UserError, match=r"has scores, and simcse takes every pair"):
+        open_train(validate_config(tree, "test"))
+    path = write(tmp_path / "a.jsonl", as_jsonl([{**row, "score": None} for row in rows]))
+    assert "scores" not in prepare(config(path, heldout=0), tmp_path / "plain", workers=1, progress=False)
+    tree = {"data": {"folder": str(tmp_path / "plain")}, "objective": {"name": "scored"}}
+    with pytest.raises(UserError, match="has no scores, which --objective scored learns"):
+        open_train(validate_config(tree, "test"))
+
+
+def test_several_positives_are_columns_of_which_simcse_takes_all(tmp_path):
+    rows = [
+        {
+            "query": f"question {i}",
+            "pos": [f"answer {n} of {i}" for n in range(1 + i % 3)],
+            "neg": [f"wrong {i}"],
+        }
+        for i in range(60)
+    ]
+    path = write(tmp_path / "a.jsonl", as_jsonl(rows))
+    apart = prepare(config(path, heldout=0), tmp_path / "apart", workers=1, progress=False)
+    assert apart["splits"]["train"]["sequences"] == 120 and "positive2" not in apart["columns"]
+    made = config(path, heldout=0, positives="together")
+    manifest = prepare(made, tmp_path / "out", workers=1, progress=False)
+    assert manifest["columns"] == ["text", "positive", "negative", "positive2", "positive3"]
+    assert manifest["splits"]["train"]["sequences"] == 60
+    wanted = {"name": "simcse", "simcse": {"positives": True, "hard_negatives": True}}
+    plain_views = {"spec": "none", "excerpt": "none"}
+    tree = {"data": {"folder": str(tmp_path / "out")}, "objective": wanted, "augment": plain_views}
+    settings = validate_config(tree, "test")
+    reader = open_train(settings)
+    views = view_specs(settings)
+    assert [view.role for view in views] == ["anchor", "positive", "positive2", "positive3", "negative"]
+    tokenizer = load_tokenizer(reader.tokenizer_path)
+    spec = BatchSpec(views, Masking(copies=0), Vocabulary.from_tokenizer(tokenizer))
+    batch = next(iter(Loader(reader, spec, LoaderSettings(0, 32, 1), Position(0, 1))))
+    for row, text in enumerate(batch.original):
+        number = int(tokenizer.decode(text, skip_special_tokens=True).split()[-1])
+        for n, role in enumerate(["positive", "positive2", "positive3"]):
+            view = batch.views[role]
+            found = tokenizer.decode(view.tokens[row], skip_special_tokens=True).strip()
+            assert found == (f"answer {n} of {number}" if n <= number % 3 else f"question {number}")
+            assert view.present[row] == (n <= number % 3)
+    for key in ("positives", "hard_negatives"):
+        wanted["simcse"] = {key: 4}
+        with pytest.raises(UserError, match=rf"{key} is 4, and .* has {3 if key == 'positives' else 1}"):
+            open_train(validate_config(tree, "test"))
+    tree["data"]["folder"] = str(tmp_path / "apart")
+    wanted["simcse"] = {"positives": 2}
+    with pytest.raises(UserError, match=r"positives is 2, and .* has 1"):
+        open_train(validate_config(tree, "test"))
+
+
+@pytest.mark.parametrize(
+    "objective, message",
+    [
+        ({"simcse": {"positives": 2, "form": "2n-2"}}, "positives needs objective.simcse.form=one-direction"),
+        ({"simcse": {"positives": True}, "mask_duplicates": False}, "positives negatives of each other"),
+        ({"simcse": {"in_batch": False}}, "leaves no negatives: set objective.simcse.hard_negatives"),
+        ({"name": "scored", "scored": {"scope": "local"}}, "pairs of all ranks are compared"),
+        ({"name": "scored+retain", "false_negatives": {"guide": "self"}}, "has no negatives"),
+    ],
+)
+def test_settings_of_records_that_contradict_each_other_are_refused(objective, message):
+    with pytest.raises(UserError, match=message):
+        validate_config({"objective": {"name": "simcse"} | objective}, "test")

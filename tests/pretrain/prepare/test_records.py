@@ -13,7 +13,7 @@ from test_corpora import write
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.records import COLUMNS, TextRecord, records, split_joined
+from pretrain.prepare.sources.records import COLUMNS, TextRecord, by_column, records, split_joined
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "letter", "music", "window", "forest", "market"]
 FIELDS = ("text", "positive", "negative", "augmented", "label")
@@ -141,6 +141,22 @@ def test_records_as_the_field_writes_them(tmp_path, form):
         assert [record.texts for record in read(table)] == expected
 
 
+def test_several_positives_of_a_row_are_records_apart_or_one_together(tmp_path):
+    rows = [{"query": "q", "pos": ["a", "b"], "pos_2": "c", "neg": ["n", "m"]}, {"query": "r", "pos": "d"}]
+    path = write(tmp_path / "a.jsonl", as_jsonl(rows))
+    apart = [record.texts for record in read(path)]
+    assert apart == [*((*("q", text, "n", ""), "m") for text in "abc"), ("r", "d", "", "")]
+    source = Source(source=str(path))
+    found = [
+        one for task in plan_tasks([source], records=True) for one in records(task, source, together=True)
+    ]
+    assert [by_column(split_joined(one.joined().decode())[0]) for one in found] == [
+        {"text": "q", "positive": "a", "positive2": "b", "positive3": "c", "negative": "n", "negative2": "m",
+         "augmented": ""},
+        {"text": "r", "positive": "d", "negative": "", "augmented": ""},
+    ]  # fmt: skip
+
+
 def test_other_fields_are_ignored_where_they_could_fill_no_empty_column(tmp_path):
     for names in ("question answer context", "sentence1 sentence2 labels"):
         path = write(tmp_path / "a.jsonl", json.dumps(dict(zip(names.split(), "abc"))) + "\n")
@@ -152,10 +168,34 @@ def test_other_fields_are_ignored_where_they_could_fill_no_empty_column(tmp_path
         read(path, other_fields="ignore")
 
 
+def test_scores_are_numbers_in_json_and_in_tables(tmp_path):
+    rows = [
+        {"sentence1": "a", "sentence2": "b", "score": 3},
+        {"sentence1": "c", "sentence2": "d", "score": 0.5},
+    ]
+    path = write(tmp_path / "a.jsonl", as_jsonl(rows))
+    table = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\na\tb\t3\nc\td\t.5\n")
+    for place in (path, table):
+        assert found_in(read(place)) == [("a", "b", "", "", 3.0), ("c", "d", "", "", 0.5)]
+        assert {type(record.label) for record in read(place)} == {float}
+        assert {record.label for record in read(place, other_fields="ignore")} == {None}
+        assert [record.label for record in read(place, other_fields="ignore", score_key="score")] == [
+            3.0,
+            0.5,
+        ]
+    mixed = write(tmp_path / "b.jsonl", as_jsonl([*rows, {"sentence1": "e", "sentence2": "f"}]))
+    with pytest.raises(UserError, match=r"line 3: this record has no score, and .* has one"):
+        read(mixed)
+
+
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"sentence1": "a", "sentence2": "b", "score": 0.5}, "'score', which says how alike texts are"),
+        ({"sentence1": "a", "sentence2": "b", "score": "high"}, "the score is 'high', not a number"),
+        ({"sentence1": "a", "sentence2": "b", "score": float("inf")}, "the score is inf, not a number"),
+        ({"sentence1": "a", "score": 0.5}, "a score is of a text and one positive"),
+        ({"text": "a", "pos": ["b", "c"], "score": 0.5}, "a score is of a text and one positive"),
+        ({"text": "a", "pos": "b", "neg": "c", "score": 1}, "a score is of a text and one positive"),
         ({"sentence1": "a", "sentence2": "b", "label": 0}, "a label beside sentence2"),
         ({"query": "q", "text": "t"}, "two columns for text: query, text"),
         ({"text": "t", "neg_1": "n", "hard_neg_1": "m"}, "two columns for negative1: neg_1, hard_neg_1"),
@@ -188,7 +228,12 @@ def test_lines_of_text_are_records_as_they_are(tmp_path, small_tasks):
 
 def test_joined_records_come_apart_again():
     several = ("a", "", "c", "", "d", "e")
-    for texts, label in ((("a b", "", "", ""), None), (("a", "b", "c", "d"), 0), (several, 12)):
+    for texts, label in (
+        (("a b", "", "", ""), None),
+        (("a", "b", "c", "d"), 0),
+        (several, 12),
+        (several[:4], 1e-05),
+    ):
         assert split_joined(TextRecord(texts, label, 0).joined().decode()) == (list(texts), label)
 
 

@@ -20,24 +20,26 @@ CLEAR = (
 )
 SYSTEMS = (
     "simcse,simcse_supervised,sda,declutr,esimcse,esimcse_growing,vascl,vascl_paper,augcse,augcse_order,vadvcse,"
-    "vadvcse_in_batch,diffcse,simcse+retain"
+    "diffcse,simcse+retain"
 )
 LOCAL = "vascl_local,augcse_local,esimcse_local"
 SWITCHES = (
     "simcse_symmetric,simcse_all,simcse_batch_norm,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_printed,"
-    "vadvcse_two_steps,vadvcse_in_batch_vector,diffcse_sample,clear+vadvcse"
+    "vadvcse_two_steps,diffcse_sample,clear+vadvcse"
 )
 OTHERS = (
     "clear_mean_options,simcse_all_options,simcse_supervised_options,esimcse_options,vascl_paper_options,"
     "augcse_order_options,clear_mean_guided,esimcse_guided,augcse_paper_guided,clear_mean_prompts,"
     "simcse_supervised_prompts_outside,esimcse_prompts,diffcse_prompts_outside,"
     "simcse_supervised_options_mixture,sda_mixture,clear_mean_answers,simcse_supervised_answers,"
-    "esimcse_answers,vascl_answers,simcse_negatives_options,simcse_negatives_local"
+    "esimcse_answers,vascl_answers,simcse_negatives_options,simcse_negatives_local,scored,"
+    "scored_cosine_options,simcse_positives_options,simcse_positives_local,simcse_hard,distill_mse,"
+    "distill_margin,simcse+distill"
 )
 """One of each kind of loss with options, guides, prompts, mixtures, shared texts and several negatives."""
 ALL = ",".join(case for case in CASES if case != "muon" and not case.startswith("faint"))
 PARTITIONED = (
-    "not_yet,double_mlm,esimcse,vascl_paper,vadvcse_in_batch,diffcse,simcse_kept_options,clear_mean_guided"
+    "not_yet,double_mlm,esimcse,vascl_paper,vadvcse_two_steps,diffcse,simcse_kept_options,clear_mean_guided"
 )
 
 FEW = "double_mlm,vascl,diffcse"
@@ -105,6 +107,12 @@ def check(report: dict, world: int) -> None:
         ("esimcse", 2, 0.0, "on"),
         ("diffcse", 2, 0.1, "off"),
         ("clear+vadvcse", 2, 0.1, "on"),
+        ("scored", 3, 0.1, "off"),
+        ("distill_kl", 2, 0.1, "off"),
+        ("distill_margin", 3, 0.0, "off"),
+        ("simcse_positives", 2, 0.1, "off"),
+        ("simcse_hard_positives", 3, 0.0, "off"),
+        ("scored_cosine_options", 2, 0.0, "on"),
     ],
 )
 def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(monkeypatch, case, world, dropout, balance):
@@ -112,7 +120,8 @@ def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(monkeypatch, case
     monkeypatch.setattr(contrastive, "SMALLEST_SHARED", 0)
     built = [build(case, 0, "fp32", dropout) for _ in range(world)]
     config, model = built[0]
-    whole = make_batch(5, model.objective.masked_copies, model.objective.roles, balance == "on")
+    more = CASES[case].get("batch", {})
+    whole = make_batch(5, model.objective.masked_copies, model.objective.roles, balance == "on", **more)
     expected_losses, expected, shares = reference_gradients(
         model, whole, config, world, tuple(model.objective.terms), dropout > 0
     )
@@ -195,7 +204,7 @@ def test_gradients_are_the_same_where_layers_are_computed_again(tmp_path, world,
     check(launch(tmp_path, world, stage, cases, 0.1, layers="recomputed"), world)
 
 
-UNEVEN = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,augcse,vadvcse_in_batch,diffcse"
+UNEVEN = "mlm,clear_batch_norm,not_yet,simcse_supervised,esimcse,augcse,vadvcse_two_steps,diffcse"
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 BUDGETS = json.loads((HERE / "host_waits.json").read_text())
 OBJECTIVES = (
     "clear_mean,clear_local,double_mlm,simcse_supervised,sda,declutr,esimcse,vascl,augcse,augcse_order,"
-    "vadvcse_printed,vadvcse_in_batch,diffcse,diffcse_sample"
+    "vadvcse_printed,diffcse,diffcse_sample,scored,simcse_positives,distill_kl,distill_margin"
 )
 POOLINGS = "clear_cls,mlm,not_yet,clear_batch_norm,vascl_paper,vadvcse_two_steps,clear+vadvcse"
 
