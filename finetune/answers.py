@@ -235,6 +235,24 @@ def _spearman(counts: np.ndarray, gold: np.ndarray) -> Metric:
     return lambda predicted: correlation(counts, centred_ranks(predicted, counts), ranks)
 
 
+def _v_measure(counts: np.ndarray, gold: np.ndarray) -> Metric:
+    """Of clusters, the mutual information with the classes over the mean of both entropies (Rosenberg and
+    Hirschberg 2007, beta = 1); 1 where both are one."""
+
+    def entropy(groups: np.ndarray) -> np.ndarray:
+        order = np.argsort(groups, kind="stable")
+        starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+        share = np.add.reduceat(counts[:, order], starts, axis=1) / counts.sum(1, keepdims=True)
+        return -(share * np.log(np.where(share == 0, 1, share))).sum(1)
+
+    def figure(predicted: np.ndarray) -> np.ndarray:
+        joint = gold.astype(np.int64) * (int(predicted.max()) + 1) + predicted
+        single = entropy(gold) + entropy(predicted)
+        return np.where(single == 0, 1.0, 2 * (single - entropy(joint)) / np.where(single == 0, 1, single))
+
+    return figure
+
+
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], Metric]] = {
     "accuracy": lambda counts, gold: lambda predicted: counts @ (predicted == gold) / counts.sum(1),
     "f1": _f1,
@@ -245,6 +263,7 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], Metric]] = {
         )
     ),
     "spearman": _spearman,
+    "v_measure": _v_measure,
     MEAN: lambda counts, gold: lambda predicted: counts @ predicted / counts.sum(1),
 }
 """As fractions, not x 100: GLUE's (Wang et al. 2018, table 1), of which CLEAR's Table 1 prints means, and

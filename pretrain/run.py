@@ -35,7 +35,7 @@ from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import as_begun, open_data, report_damage, require_different_views, require_signal
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
-from pretrain.start.evaluation import Evaluation, require_sts
+from pretrain.start.evaluation import Evaluation, own_sets, require_sts
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
@@ -121,6 +121,7 @@ class TrainingRun:
         """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
         self.threads = set_threads(self.config)
         set_deterministic(self.config)
+        self.sets = on_rank_zero(lambda: own_sets(self.config.evaluate))
         data = open_data(self.config)
         self.checkpoint, state = resume_from(self.config, data.inputs)
         self.data = as_begun(data, state)
@@ -169,7 +170,7 @@ class TrainingRun:
         self.ledger_message = verify_resumed_batch(
             config, data.train, self.spec, self.progress, self.checkpoint
         )
-        self.evaluation = Evaluation(config, data, self.engine, self.progress)
+        self.evaluation = Evaluation(config, data, self.engine, self.progress, self.sets)
 
     # -- loop: train step by step; evaluate, save and log between the steps ------------------
 
@@ -190,7 +191,9 @@ class TrainingRun:
             while True:
                 self.prepare_steps()
                 try:
-                    return self.train(batches)
+                    code = self.train(batches)
+                    batches.close()  # there are more where `train.patience` ended the run
+                    return code
                 except OverBudget as fault:
                     batches.close()
                     with self.watchdog("roll-back"):
@@ -238,7 +241,7 @@ class TrainingRun:
         )
 
     def train(self, batches: Iterator[RankBatch]) -> int:
-        """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
+        """Train from `progress.step` until the run is complete, and return 0; or another exit code.
 
         Args:
             batches: this rank's batches from `progress.step` on, without those that `train.faults` jumps
@@ -252,7 +255,7 @@ class TrainingRun:
         self.engine.train()
         self.watchdog.follow(self.clock)
         self.telemetry.throughput.begin(progress.step)
-        while progress.step < self.stop_step:
+        while not self.is_complete:
             result = self._step(batches)
 
             last = progress.step == self.stop_step
@@ -263,7 +266,9 @@ class TrainingRun:
             if evaluates or saves:
                 self.log.write()  # both want to know this step's numbers
             is_best = evaluates and self._evaluate()
-            if saves or is_best:
+            if self.is_complete:
+                last, request = True, NONE
+            if saves or is_best or last:
                 # a request, the end and best/ need the whole checkpoint; else training goes on meanwhile
                 path = self._save(wait=bool(last or request or is_best), is_best=is_best)
             if evaluates or saves:
@@ -315,6 +320,13 @@ class TrainingRun:
         self.log.add(batch, result, rate, norm, applied, ends_row)
         return result
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing left to train for: `stop_step` is reached, or `train.patience` lost."""
+        patience = self.config.train.patience
+        lost = patience is not None and self.progress.unimproved >= patience
+        return lost or self.progress.step >= self.stop_step
+
     def _evaluate(self) -> bool:
         """Evaluate, log and record the scores; return whether they are the best so far."""
         with self.watchdog("evaluation"):
@@ -340,12 +352,15 @@ class TrainingRun:
 
     def conclude(self) -> None:
         """Export the last step, and write the summary, where the run has come to its end."""
-        if self.progress.step < self.stop_step:
+        if not self.is_complete:
             return
 
         def export_and_report() -> None:
             export(self.folder / "checkpoints", self.folder / "export")
-            summary.report(self.config, self.progress, self.data.inputs, self.evaluation.random)
+            labels = {
+                task: f"{task} ({metric} x 100)" for one in self.sets for task, metric in one.tasks.items()
+            }
+            summary.report(self.config, self.progress, self.data.inputs, self.evaluation.random, labels)
 
         with self.watchdog("export"):
             on_rank_zero(export_and_report)
@@ -393,6 +408,8 @@ class TrainingRun:
             resumed = f", resumed from {self.checkpoint} at step {progress.step}"
         for line in summary.lines_of_run(config, data, self.engine.module, self.threads, resumed):
             telemetry.say(line)
+        for one in self.sets:
+            telemetry.say("\n           ".join((f"set        {one.name}: {one.about}", *one.notes)))
         if self.ledger_message is not None:
             telemetry.say(self.ledger_message)
         continuity.print_changes(progress.changes, progress.step, telemetry)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.pretrained import hub_fault
-from finetune import anli, clustering, cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
+from finetune import anli, clustering, cola_probe, mteb_english, nanobeir, nli_distance, own_sets, zh_sts
 from finetune.encoders.source import ModelSource, kind_of, names_function
 from finetune.intents import sets as intents
 from finetune.results import Evaluation, read
@@ -24,6 +24,8 @@ from pretrain.benchmarks.files import known_name
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 from pretrain.common.folder_lock import folder_lock
+from pretrain.common.typed_values import named_places
+from pretrain.prepare.sources.planning import files_at
 
 _GEOMETRY = {  # measure: its figures, of which another text or augmentation has others
     "sts": ("alignment", "uniformity", "isotropy"),
@@ -75,6 +77,11 @@ COMMANDS = {
     "glue": Command(glue.files, takes_precision=False, trains=True),
     "anli": Command(anli.files, flag="", takes_precision=False, trains=True),
     "mteb_english": Command(None),
+    "own_sets": Command(
+        lambda task, root: files_at(Path(task.partition("=")[2])),
+        "--set",
+        lambda task: [task.partition("=")[0]],
+    ),
 }
 """Evaluation -> its command, `clearly EVALUATION`."""
 
@@ -170,6 +177,13 @@ def suite_named(name: str, root: Path) -> tuple[EvaluationJob, ...]:
     if suite == MTEB or (suite == "all" and find_spec("mteb")):
         units += _units("mteb_english", [task.metadata.name for task in mteb_english.choose(())])
     return tuple(units)
+
+
+def own_units(sets: Sequence[str]) -> tuple[EvaluationJob, ...]:
+    """Return a unit for each test set of the user's own, which can be read."""
+    own_sets.read(sets)
+    places = named_places(list(sets))
+    return tuple(EvaluationJob("own_sets", (f"{name}={place}",), name) for name, place in places.items())
 
 
 def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:

@@ -1,6 +1,7 @@
 """From what people type to typed values, and from types to the words of a help text."""
 
 import itertools
+import os
 import re
 import types
 import typing
@@ -130,6 +131,39 @@ def _any_value(text: str, flag: str) -> Any:
             return value
         return int(number) if number.is_integer() else number
     return value
+
+
+def named_places(value: Any) -> dict[str, str]:
+    """Return name -> place of files as people list them: NAME=PLACE, or PLACE, which gives the name.
+
+    >>> named_places("dev/mine.tsv.gz,other=b/mine.tsv")
+    {'mine': 'dev/mine.tsv.gz', 'other': 'b/mine.tsv'}
+
+    Args:
+        value: a text with commas, a list of texts, or a mapping of names to places.
+
+    Raises: ValueError for a name that another place has, or that is none.
+    """
+    if isinstance(value, dict):
+        value = [f"{name}={place}" for name, place in value.items()]
+    elif isinstance(value, str):
+        value = value.split(",")
+    elif not isinstance(value, list):
+        raise ValueError(f"test sets are files, or names and files, not {value!r:.60}")
+    found: dict[str, str] = {}
+    for text in filter(None, (str(one).strip() for one in value)):
+        name, equals, place = text.partition("=")
+        if not equals or "/" in name:
+            stem = re.sub(r"(\.\w+)?(\.(gz|zst|bz2|xz))?$", "", os.path.basename(text.rstrip("/")))
+            name, place = re.sub(r"[^\w-]+", "-", stem), text
+        if not re.fullmatch(r"[\w-]+", name) or not place:
+            raise ValueError(f"test set {text}: write NAME=FILE, with a name of letters, digits, _ and -")
+        if name in found:
+            raise ValueError(
+                f"test sets {found[name]} and {place}: both are called {name}; write OTHER={place}"
+            )
+        found[name] = place
+    return found
 
 
 def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:

@@ -5,7 +5,7 @@ import logging
 import os
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -190,11 +190,19 @@ def _objective_lines(
     return lines
 
 
-def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[str] = ()) -> None:
+def report(
+    config: Config,
+    progress: Progress,
+    inputs: Inputs,
+    random: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+) -> None:
     """Print the scores beside those at the start, and write report/summary.json.
 
     random: names of scores that were random at the start (`Evaluation.random`).
+    labels: of the scores of `evaluate.sets`.
     """
+    labels, patience = LABELS | dict(labels or {}), config.train.patience
     run, steps = config.run_folder, progress.step
     records = [record for record in read_metrics(run / "metrics.jsonl") if "evaluation" in record]
     # empty where somebody has removed them
@@ -203,16 +211,24 @@ def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[
     best = scores.get(progress.best_step, {})
     print(f"\n{'':54}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {steps:,}':>14}")
     print(f"{'':54}{'':>12}{'(best)':>14}{'(last)':>14}")
-    for name, label in LABELS.items():
+    for name, label in labels.items():
         if name in last:
             label += f" ({last['partner_among']:,.0f} candidates)" if name == "partner_found" else ""
             if name == "heldout_mlm_loss" and (config.objective.mlm.later_rates or config.evaluate.mask_rate):
                 label = f"held-out MLM loss at {config.heldout_rate:.3g} (nats)"
             start, at_best, end = (_number(name, of_step.get(name)) for of_step in (first, best, last))
             print(f"  {label:52}{'random' if name in random else start:>12}{at_best:>14}{end:>14}")
-    by, has_best = LABELS.get(progress.best_by, progress.best_by), (run / "best").is_dir()
+    by, has_best = labels.get(progress.best_by, progress.best_by), (run / "best").is_dir()
     if progress.best_step == 0 and has_best:
         print(f"\n  the start was the best by {by}: training has not improved it. best/ is the start")
+    stopped = (
+        patience if patience and progress.unimproved >= patience and steps < config.train.steps else None
+    )
+    if stopped is not None:
+        print(
+            f"\n  stopped early, after step {steps:,} of {config.train.steps:,}: the last "
+            f"{progress.unimproved} evaluations were not better by {by} than that of step {progress.best_step:,} (train.patience)"
+        )
     stands_for = f"best/, step {progress.best_step:,} by {by}" if has_best else "export/: it has no best/"
     print(
         f"\n  {steps:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}; "
@@ -228,6 +244,8 @@ def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[
         "seconds": progress.seconds,
         "best_step": progress.best_step,
         "best_by": progress.best_by,
+        "stopped_early": stopped,
+        "labels": labels,
         "random_at_start": list(random),
         "export": str(run / "export"),
         "weights": sha256_of(run / "export" / "model.safetensors"),
