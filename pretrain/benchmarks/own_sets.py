@@ -153,8 +153,9 @@ def read_own_sets(places: Mapping[str, str]) -> list[OwnSet]:
 def _read(name: str, place: str) -> OwnSet:
     rows = list(_rows(place))
     kind, columns = _kind(place, list(dict.fromkeys(column for *_, row in rows for column in row)))
-    build = {SIMILARITY: _similarity, LABELS: _labels, RETRIEVAL: _retrieval}[kind]
-    found: OwnSet = build(name, place, rows, *columns)
+    build: dict[str, Callable[..., OwnSet]]
+    build = {SIMILARITY: _similarity, LABELS: _labels, RETRIEVAL: _retrieval}
+    found = build[kind](name, place, rows, *columns)
     return replace(found, about=f"{found.about} ({', '.join(filter(None, columns))})")
 
 
@@ -185,8 +186,8 @@ def _kind(place: str, columns: Sequence[str]) -> tuple[str, list[str]]:
         accepted = "; ".join(f"{kind}: {names}" for kind, names in wanted.items())
         raise UserError(
             f"{place} has the columns {', '.join(columns) or '(none: no row)'}, of "
-            f"{' and '.join(kinds) or 'no kind'}. Rename them, so that they are those of one kind. {accepted}, and "
-            f"perhaps {'|'.join(RELEVANCE)}"
+            f"{' and '.join(kinds) or 'no kind'}. Rename them, so that they are those of one kind. "
+            f"{accepted}, and perhaps {'|'.join(RELEVANCE)}"
         )
     return kinds[0], found[kinds[0]] + ([named(RELEVANCE)] if kinds[0] == RETRIEVAL else [])
 

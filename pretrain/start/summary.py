@@ -227,7 +227,8 @@ def report(
     if stopped is not None:
         print(
             f"\n  stopped early, after step {steps:,} of {config.train.steps:,}: the last "
-            f"{progress.unimproved} evaluations were not better by {by} than that of step {progress.best_step:,} (train.patience)"
+            f"{progress.unimproved} evaluations were not better by {by} than that of step "
+            f"{progress.best_step:,} (train.patience)"
         )
     stands_for = f"best/, step {progress.best_step:,} by {by}" if has_best else "export/: it has no best/"
     print(

@@ -110,7 +110,7 @@ def test_what_no_figure_could_follow_from_is_refused(tmp_path, rows, message):
         ("", "is empty"),
         ("text,label\n", r"has the columns \(none: no row\)"),
         ("text,label\nx,a\ny\n", r"set.csv, line 3: 1 fields where the header has 2"),
-        ('{"text": "x", "label": "a"}\n{"text": 5, "label": "a"}\n', "set.jsonl, line 2: 5 in the column text"),
+        ('{"text": "x", "label": "a"}\n{"text": 5, "label": "a"}\n', "set.jsonl, line 2: 5 in the column"),
         ('{"text": "x", "label": "a"}\n{"text": "y"}\n', "line 2: None in the column label is no label"),
         ('{"text": "x", "label": NaN}\n', "line 1: nan in the column label is no label"),
         ('{"text": NaN, "label": "a"}\n', "line 1: nan in the column text is no text"),
