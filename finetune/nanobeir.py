@@ -13,19 +13,19 @@ corpus is never found. So has it sentence-transformers' InformationRetrievalEval
 are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from finetune.answers import MEAN, Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags
+from finetune.own_sets import add_figures
 from finetune.results import Evaluation, run_and_write
 from pretrain.benchmarks.files import find, json_objects, known_name, lines
-from pretrain.benchmarks.retrieval import HEADLINE, RetrievalSet, rank, score
+from pretrain.benchmarks.own_sets import OwnSet
+from pretrain.benchmarks.retrieval import HEADLINE, RetrievalSet
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -184,21 +184,11 @@ def evaluate(
     def add(model: EmbeddingModel, name: str, data: RetrievalSet, evaluation: Evaluation) -> str:
         documents = model.encode(data.documents, prompts["documents"])
         queries = model.encode(data.queries, prompts["queries"])
-        each = [
-            score(ranking, relevant)
-            for ranking, relevant in zip(rank(queries, documents).tolist(), data.relevant, strict=True)
-        ]
-        scores = {key: 100 * float(np.mean([one[key] for one in each])) for key in each[0]}
+        own = OwnSet(name, "retrieval", data.queries, data.documents, relevant=data.relevant)
         sizes = {"documents": len(data.documents), "queries": len(data.queries)}
-        figures = np.array([one[HEADLINE] for one in each], np.float32)
-        gains = [json.dumps(sorted(one.items())) for one in data.relevant]
-        digest = examples_digest([*data.queries, *gains], data.documents, None)
-        answers = Answers.of(figures, np.zeros_like(figures), MEAN, digest)
-        evaluation.add(name, HEADLINE, scores, answers=answers, **sizes)
         if data.missing:
             evaluation.incomplete(f"{name}: {data.missing}")
-        counts = f"{len(data.queries):,} queries in {len(data.documents):,} documents"
-        return f"nDCG@10 {scores[HEADLINE]:.2f}, {counts}"
+        return add_figures(own, (queries, documents), evaluation, **sizes)
 
     return Frozen("nanobeir", protocol, (), _read_set, add).evaluate(model, loaded)
 

@@ -35,7 +35,7 @@ from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import as_begun, open_data, report_damage, require_different_views, require_signal
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
-from pretrain.start.evaluation import Evaluation, own_sets, require_sts
+from pretrain.start.evaluation import Evaluation, require_sts, sets_of
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
@@ -121,7 +121,7 @@ class TrainingRun:
         """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
         self.threads = set_threads(self.config)
         set_deterministic(self.config)
-        self.sets = on_rank_zero(lambda: own_sets(self.config.evaluate))
+        self.sets = on_rank_zero(lambda: sets_of(self.config.evaluate))
         data = open_data(self.config)
         self.checkpoint, state = resume_from(self.config, data.inputs)
         self.data = as_begun(data, state)
@@ -191,9 +191,7 @@ class TrainingRun:
             while True:
                 self.prepare_steps()
                 try:
-                    code = self.train(batches)
-                    batches.close()  # there are more where `train.patience` ended the run
-                    return code
+                    return self.train(batches)
                 except OverBudget as fault:
                     batches.close()
                     with self.watchdog("roll-back"):
@@ -323,9 +321,7 @@ class TrainingRun:
     @property
     def is_complete(self) -> bool:
         """Whether there is nothing left to train for: `stop_step` is reached, or `train.patience` lost."""
-        patience = self.config.train.patience
-        lost = patience is not None and self.progress.unimproved >= patience
-        return lost or self.progress.step >= self.stop_step
+        return self.progress.step >= self.stop_step or self.progress.lost(self.config.train.patience)
 
     def _evaluate(self) -> bool:
         """Evaluate, log and record the scores; return whether they are the best so far."""
@@ -357,10 +353,7 @@ class TrainingRun:
 
         def export_and_report() -> None:
             export(self.folder / "checkpoints", self.folder / "export")
-            labels = {
-                task: f"{task} ({metric} x 100)" for one in self.sets for task, metric in one.tasks.items()
-            }
-            summary.report(self.config, self.progress, self.data.inputs, self.evaluation.random, labels)
+            summary.report(self.config, self.progress, self.data.inputs, self.evaluation)
 
         with self.watchdog("export"):
             on_rank_zero(export_and_report)
@@ -408,8 +401,8 @@ class TrainingRun:
             resumed = f", resumed from {self.checkpoint} at step {progress.step}"
         for line in summary.lines_of_run(config, data, self.engine.module, self.threads, resumed):
             telemetry.say(line)
-        for one in self.sets:
-            telemetry.say("\n           ".join((f"set        {one.name}: {one.about}", *one.notes)))
+        for one in filter(lambda one: one.about, self.sets):
+            telemetry.say(f"set        {one.name}: {one.about}")
         if self.ledger_message is not None:
             telemetry.say(self.ledger_message)
         continuity.print_changes(progress.changes, progress.step, telemetry)

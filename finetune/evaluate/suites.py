@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.pretrained import hub_fault
-from finetune import anli, clustering, cola_probe, mteb_english, nanobeir, nli_distance, own_sets, zh_sts
+from finetune import anli, clustering, cola_probe, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.encoders.source import ModelSource, kind_of, names_function
 from finetune.intents import sets as intents
 from finetune.results import Evaluation, read
@@ -21,6 +21,7 @@ from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue
 from pretrain.benchmarks import sts_tasks as sts
 from pretrain.benchmarks.files import known_name
+from pretrain.benchmarks.own_sets import read_own_set
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 from pretrain.common.folder_lock import folder_lock
@@ -181,9 +182,8 @@ def suite_named(name: str, root: Path) -> tuple[EvaluationJob, ...]:
 
 def own_units(sets: Sequence[str]) -> tuple[EvaluationJob, ...]:
     """Return a unit for each test set of the user's own, which can be read."""
-    own_sets.read(sets)
-    places = named_places(list(sets))
-    return tuple(EvaluationJob("own_sets", (f"{name}={place}",), name) for name, place in places.items())
+    found = [(read_own_set(name, place).name, place) for name, place in named_places(sets).items()]
+    return tuple(EvaluationJob("own_sets", (f"{name}={place}",), name) for name, place in found)
 
 
 def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:

@@ -29,7 +29,7 @@ from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
-from pretrain.common.run_folder import export_of, is_complete, read_summary
+from pretrain.common.run_folder import export_of, read_summary
 from pretrain.config import recipe as recipes
 from pretrain.config.data import DataConfig
 from pretrain.config.run import Config
@@ -81,12 +81,12 @@ def main(
     )
     from finetune.judge.heldout import training_sources
     from pretrain.start.encoder import adopt_interface
-    from pretrain.start.evaluation import own_sets, require_sts
+    from pretrain.start.evaluation import require_sts, sets_of
 
     adopt_interface(settings)
     # training would refuse these too, after the text is prepared
     require_sts(settings.evaluate.sts)
-    own_sets(settings.evaluate)
+    sets_of(settings.evaluate)
     ours = ("data", "config.yaml", JUDGE)
     if out.is_dir() and any(out.glob("[!.]*")) and not any((out / name).exists() for name in ours):
         raise UserError(f"{out} holds something else; choose another --out")
@@ -100,7 +100,7 @@ def main(
         _require_a_batch(rest["sources"], settings)
         data = prepare(out=out / "data", **(settings.data.prepare.model_dump(exclude_unset=True) | rest))
         summary = read_summary(out)
-        if summary is None or not is_complete(summary, settings.train.steps, settings.train.patience):
+        if summary is None or summary["steps"] < settings.train.steps:
             _step(3, f"train {init} on it")
             train(config, data=data, run=out, resume="auto", **(overrides | start))
     except KeyboardInterrupt:

@@ -47,15 +47,6 @@ def read_summary(run: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text("utf-8")) if path.is_file() else None
 
 
-def is_complete(summary: dict[str, Any], steps: int, patience: int | None) -> bool:
-    """Return whether a run with this summary has nothing left to train for.
-
-    steps, patience: `train.steps` and `train.patience`, which may be more than when it ended.
-    """
-    stopped = summary.get("stopped_early")
-    return summary["steps"] >= steps or (stopped is not None and patience is not None and stopped >= patience)
-
-
 def export_of(source: str) -> str:
     """Return the model that a name stands for: a run's best/, else its export/; another name itself.
 

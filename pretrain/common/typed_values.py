@@ -139,29 +139,17 @@ def named_places(value: Any) -> dict[str, str]:
     >>> named_places("dev/mine.tsv.gz,other=b/mine.tsv")
     {'mine': 'dev/mine.tsv.gz', 'other': 'b/mine.tsv'}
 
-    Args:
-        value: a text with commas, a list of texts, or a mapping of names to places.
-
-    Raises: ValueError for a name that another place has, or that is none.
+    value: a text with commas, a list of texts, or a mapping of names to places.
     """
     if isinstance(value, dict):
         value = [f"{name}={place}" for name, place in value.items()]
-    elif isinstance(value, str):
-        value = value.split(",")
-    elif not isinstance(value, list):
-        raise ValueError(f"test sets are files, or names and files, not {value!r:.60}")
     found: dict[str, str] = {}
-    for text in filter(None, (str(one).strip() for one in value)):
-        name, equals, place = text.partition("=")
-        if not equals or "/" in name:
-            stem = re.sub(r"(\.\w+)?(\.(gz|zst|bz2|xz))?$", "", os.path.basename(text.rstrip("/")))
-            name, place = re.sub(r"[^\w-]+", "-", stem), text
-        if not re.fullmatch(r"[\w-]+", name) or not place:
-            raise ValueError(f"test set {text}: write NAME=FILE, with a name of letters, digits, _ and -")
+    listed = value if isinstance(value, list | tuple) else str(value).split(",")
+    for text in filter(None, (str(one).strip() for one in listed)):
+        given, file = re.fullmatch(r"([\w-]+)=(.+)", text), os.path.basename(text.rstrip("/"))
+        name, place = given.groups() if given else (re.sub(r"[^\w-]+", "-", file.partition(".")[0]), text)
         if name in found:
-            raise ValueError(
-                f"test sets {found[name]} and {place}: both are called {name}; write OTHER={place}"
-            )
+            raise UserError(f"{found[name]} and {place} would both be called {name}: write OTHER={place}")
         found[name] = place
     return found
 

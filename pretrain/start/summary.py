@@ -5,7 +5,6 @@ import logging
 import os
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.continuity import Inputs
 from pretrain.start.data import Data
+from pretrain.start.evaluation import Evaluation
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import LABELS, format_count, format_seconds
@@ -190,19 +190,10 @@ def _objective_lines(
     return lines
 
 
-def report(
-    config: Config,
-    progress: Progress,
-    inputs: Inputs,
-    random: Sequence[str] = (),
-    labels: Mapping[str, str] | None = None,
-) -> None:
-    """Print the scores beside those at the start, and write report/summary.json.
-
-    random: names of scores that were random at the start (`Evaluation.random`).
-    labels: of the scores of `evaluate.sets`.
-    """
-    labels, patience = LABELS | dict(labels or {}), config.train.patience
+def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evaluation) -> None:
+    """Print the scores beside those at the start, and write report/summary.json."""
+    random, own = evaluation.random, [task for one in evaluation.sets for task in one.tasks.items()]
+    labels = LABELS | {task: LABELS.get(task, f"{task} ({metric} x 100)") for task, metric in own}
     run, steps = config.run_folder, progress.step
     records = [record for record in read_metrics(run / "metrics.jsonl") if "evaluation" in record]
     # empty where somebody has removed them
@@ -221,10 +212,8 @@ def report(
     by, has_best = labels.get(progress.best_by, progress.best_by), (run / "best").is_dir()
     if progress.best_step == 0 and has_best:
         print(f"\n  the start was the best by {by}: training has not improved it. best/ is the start")
-    stopped = (
-        patience if patience and progress.unimproved >= patience and steps < config.train.steps else None
-    )
-    if stopped is not None:
+    early = steps < config.train.steps and progress.lost(config.train.patience)
+    if early:
         print(
             f"\n  stopped early, after step {steps:,} of {config.train.steps:,}: the last "
             f"{progress.unimproved} evaluations were not better by {by} than that of step "
@@ -245,7 +234,7 @@ def report(
         "seconds": progress.seconds,
         "best_step": progress.best_step,
         "best_by": progress.best_by,
-        "stopped_early": stopped,
+        "stopped_early": early,
         "labels": labels,
         "random_at_start": list(random),
         "export": str(run / "export"),

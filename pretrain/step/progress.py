@@ -68,6 +68,10 @@ class Progress:
         for name in ("tokens", "skipped_steps", "norms", "loss_scale", "window", "monitor"):
             setattr(self, name, checkpointed.get(name, type(getattr(self, name))()))
 
+    def lost(self, patience: int | None) -> bool:
+        """Return whether so many evaluations in a row (`train.patience`) were not the best."""
+        return patience is not None and self.unimproved >= patience
+
     def note_scores(
         self,
         scores: dict[str, float],

@@ -153,7 +153,7 @@ def test_a_wrong_set_is_refused_before_a_model_is_opened(files, tmp_path):
     folder, *_ = files
     for words, message in (
         (["--set", tmp_path / "none.tsv"], "no such file"),
-        (["--set", f"{folder / 'pairs.tsv'},pairs={folder / 'faq.jsonl'}"], "both are called pairs"),
+        (["--set", f"{folder / 'pairs.tsv'},pairs={folder / 'faq.jsonl'}"], "would both be called pairs"),
         (["--set", folder / "pairs.tsv", "--suite", "quik"], "unknown suite 'quik'"),
     ):
         with pytest.raises(UserError, match=message):

@@ -12,7 +12,7 @@ from sklearn import metrics
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 
-from pretrain.benchmarks.own_sets import LABELS, RETRIEVAL, SIMILARITY, halves, read_own_sets
+from pretrain.benchmarks.own_sets import halves, read_own_set
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import named_places
 
@@ -37,21 +37,20 @@ def write(path, rows):
 
 
 def read(path, rows):
-    (found,) = read_own_sets({"mine": write(path, rows)})
-    return found
+    return read_own_set("mine", write(path, rows))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.parquet", "a.tsv.gz"])
-@pytest.mark.parametrize("kind, rows", [(SIMILARITY, PAIRS), (LABELS, EXAMPLES), (RETRIEVAL, ASKED)])
+@pytest.mark.parametrize("kind, rows", [("similarity", PAIRS), ("labels", EXAMPLES), ("retrieval", ASKED)])
 def test_every_format_is_one_set(tmp_path, name, kind, rows):
     found = read(tmp_path / name, [{"id": 7} | row for row in rows])
-    assert found.kind == kind and not found.notes
+    assert found.kind == kind and "left out" not in found.about
     assert found.about.endswith(f"({', '.join(rows[0])})")
-    if kind == SIMILARITY:
+    if kind == "similarity":
         assert found.first == [row["sentence1"] for row in rows]
         assert found.second == [row["sentence2"] for row in rows]
         assert found.gold.tolist() == [row["score"] for row in rows]
-    elif kind == LABELS:
+    elif kind == "labels":
         assert found.first == [row["text"] for row in rows] and found.gold.tolist() == [0, 1, 2] * 10
     else:
         assert found.first == [f"query {n}" for n in range(4)]
@@ -62,19 +61,19 @@ def test_every_format_is_one_set(tmp_path, name, kind, rows):
 @pytest.mark.parametrize(
     "columns, kind",
     [
-        (("Sentence_A", "sentence_B", "relatedness_score"), SIMILARITY),
-        (("question1", "question2", "label"), SIMILARITY),
-        ((" TEXT1 ", "text2", "similarity"), SIMILARITY),
-        (("sentence", "Intent"), LABELS),
-        (("text", "category"), LABELS),
-        (("question", "answer"), RETRIEVAL),
-        (("anchor", "positive"), RETRIEVAL),
-        (("Query", "passage", "Score"), RETRIEVAL),
+        (("Sentence_A", "sentence_B", "relatedness_score"), "similarity"),
+        (("question1", "question2", "label"), "similarity"),
+        ((" TEXT1 ", "text2", "similarity"), "similarity"),
+        (("sentence", "Intent"), "labels"),
+        (("text", "category"), "labels"),
+        (("question", "answer"), "retrieval"),
+        (("anchor", "positive"), "retrieval"),
+        (("Query", "passage", "Score"), "retrieval"),
     ],
 )
 def test_usual_names_are_known(tmp_path, columns, kind):
     rows = [dict(zip(columns, (f"x {n // 2}", f"y {n % 2}", n + 1))) for n in range(4)]
-    if kind == LABELS:
+    if kind == "labels":
         rows = [dict(zip(columns, (f"x {n}", f"y {n % 2}"))) for n in range(4)]
     assert read(tmp_path / "set.csv", rows).kind == kind
 
@@ -87,15 +86,14 @@ def test_usual_names_are_known(tmp_path, columns, kind):
         (PAIRS[:1], "1 pairs of one score; a correlation needs two different ones"),
         ([row | {"score": 3} for row in PAIRS], "8 pairs of one score"),
         ([*PAIRS, PAIRS[0] | {"score": "high"}, PAIRS[0] | {"score": ""}], r"set.csv, line 10: 'high' in the "
-         r"column score is no number, and 1 more rows have such faults; mend these rows, or leave them out"),
+         r"column score is no number, the first of 2 rows with such a fault; mend them, or leave them out"),
         ([*PAIRS, PAIRS[0] | {"score": "nan"}], "line 10: 'nan' in the column score is no number"),
         ([*PAIRS, PAIRS[0] | {"sentence2": "  "}], "line 10: '  ' in the column sentence2 is no text"),
-        ([row | {"label": "one"} for row in EXAMPLES], "1 labels with two different texts or more; "),
-        ([*EXAMPLES, {"text": "x", "label": ""}], "line 32: '' in the column label is no text"),
-        ([{"text": f"x {n}", "label": n} for n in range(9)], "9 labels have a single text, which is left"),
-        (ASKED[:1], "1 queries with a relevant document, 1 different documents; there must be two of each"),
-        ([row | {"relevance": 0} for row in ASKED], "0 queries with a relevant document, 9 different"),
-        ([ASKED[0] | {"relevance": 1}, ASKED[0] | {"relevance": 2}], "'query 0' has the document 'answer 0'"),
+        ([row | {"label": "one"} for row in EXAMPLES], "30 different texts of 1 labels; there must be"),
+        ([*EXAMPLES, {"text": "x", "label": ""}], "line 32: '' in the column label is no label"),
+        ([{"text": f"x {n}", "label": n} for n in range(9)], "of 0 labels, 9 rows left out: they repeat"),
+        (ASKED[:1], "1 queries, 1 documents; there must be two of each"),
+        ([row | {"relevance": 0} for row in ASKED], "0 queries, 9 documents, 4 queries left out"),
         ([*ASKED, {"query": "", "document": "x"}], "line 11: '' in the column query is no text"),
     ],
 )  # fmt: skip
@@ -115,53 +113,45 @@ def test_what_no_figure_could_follow_from_is_refused(tmp_path, rows, message):
         ('{"text": "x", "label": NaN}\n', "line 1: nan in the column label is no label"),
         ('{"text": NaN, "label": "a"}\n', "line 1: nan in the column text is no text"),
         ('{"text": "x"\n', "set.jsonl, line 1: not JSON"),
-        ('{"query": "x", "document": []}\n', "line 1: None in the column document is no text"),
+        ('{"query": "x", "document": []}\n', r"line 1: \[\] in the column document is no text or list"),
     ],
 )  # fmt: skip
 def test_damaged_files_are_one_message(tmp_path, text, message):
     path = tmp_path / ("set.jsonl" if text.startswith("{") else "set.csv")
     path.write_text(text)
     with pytest.raises(UserError, match=message):
-        read_own_sets({"mine": str(path)})
+        read_own_set("mine", str(path))
 
 
 def test_what_has_no_columns_or_is_not_there_is_refused(tmp_path):
     (tmp_path / "set.txt").write_text("a line\n")
     with pytest.raises(UserError, match=r"set.txt has no columns: give a tsv, csv, jsonl or parquet file"):
-        read_own_sets({"mine": str(tmp_path / "set.txt")})
+        read_own_set("mine", str(tmp_path / "set.txt"))
     with pytest.raises(UserError, match=r"none.tsv: no such file"):
-        read_own_sets({"mine": str(tmp_path / "none.tsv")})
+        read_own_set("mine", str(tmp_path / "none.tsv"))
 
 
 def test_places_are_named():
     assert named_places(["a/b.c.tsv", "faq=d/x=y.csv", "hub:owner/Set"]) == {
-        "b-c": "a/b.c.tsv",
+        "b": "a/b.c.tsv",
         "faq": "d/x=y.csv",
         "Set": "hub:owner/Set",
     }
     assert named_places({"one": "a.tsv"}) == {"one": "a.tsv"} and named_places([]) == {}
-    for wrong, message in (
-        (["a/x.tsv", "b/x.csv"], "a/x.tsv and b/x.csv: both are called x; write OTHER=b/x.csv"),
-        ({"a b": "x.tsv"}, "test set a b=x.tsv: write NAME=FILE"),
-        (5, "test sets are files, or names and files, not 5"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            named_places(wrong)
+    with pytest.raises(UserError, match=r"a/x.tsv and b/x.csv would both be called x: write OTHER=b/x.csv"):
+        named_places("a/x.tsv, b/x.csv")
 
 
 def test_rows_that_say_nothing_are_left_out_and_counted(tmp_path):
     more = [EXAMPLES[0], EXAMPLES[1] | {"label": "c"}, {"text": "alone", "label": "rare"}]
     found = read(tmp_path / "set.jsonl", EXAMPLES + more)
-    assert found.notes == (
-        "1 rows repeat others, which are kept",
-        "1 texts have several labels, and are left out",
-        "1 labels have a single text, which is left out",
-    )
+    left_out = "4 rows left out: they repeat or contradict others, or alone have a label"
+    assert found.about == f"29 different texts of 3 labels, {left_out} (text, label)"
     assert found.first == [row["text"] for row in EXAMPLES if row["text"] != "text 1"]
     asked = [*ASKED, {"query": "none", "document": ["more", "answer 0"], "relevance": -1}]
     asked = [{"relevance": 2} | row for row in [*asked, asked[0]]]
-    found = read(tmp_path / "asked.jsonl", asked)
-    assert found.notes == ("1 queries without a relevant document are left out",)
+    found = read(tmp_path / "asked.jsonl", [*asked, asked[0] | {"relevance": 1}])  # the larger counts
+    assert "4 queries, 10 documents, 1 queries left out that have no relevant document (" in found.about
     assert found.second[-1] == "more" and found.relevant[0] == {0: 2, 4: 2, 8: 2}
 
 
