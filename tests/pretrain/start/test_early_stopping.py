@@ -4,12 +4,15 @@ import json
 import math
 import shutil
 
+import numpy as np
 import pytest
 from commands import call
 from run_helpers import ADJECTIVES, NOUNS, VERBS, command, curve, finish, records, start
+from sts_layout import write_layout
 
 from finetune.own_sets import main as own_sets_command
 from finetune.results import read
+from pretrain.benchmarks.sts_scores import StsEvaluator
 from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.run_folder import read_summary
 from pretrain.config.recipe import load_config
@@ -157,3 +160,15 @@ def test_a_collapsed_encoder_has_no_score(sets, capsys):
         scores |= evaluation._of_set(one)
     assert set(scores) == set(TASKS) and all(map(math.isnan, scores.values()))
     assert "WARNING: faq: all the same vector" in capsys.readouterr().err
+
+
+def test_stsb_dev_is_to_the_last_bit_that_of_the_evaluation(tmp_path):
+    def embed(texts):
+        seeds = [list(text.encode()) or [0] for text in texts]
+        return np.stack([np.random.default_rng(seed).normal(size=16) for seed in seeds]).astype(np.float32)
+
+    (dev,) = sets_of(load_config(None, {"eval_data": str(write_layout(tmp_path))}).evaluate)
+    evaluation = object.__new__(Evaluation)
+    evaluation.embed = evaluation.embed_query = evaluation.embed_document = embed
+    expected = StsEvaluator(tmp_path).evaluate(embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
+    assert evaluation._of_set(dev) == {"stsb-dev": expected}
