@@ -235,6 +235,13 @@ def _spearman(counts: np.ndarray, gold: np.ndarray) -> Metric:
     return lambda predicted: correlation(counts, centred_ranks(predicted, counts), ranks)
 
 
+def _v_measure(counts: np.ndarray, gold: np.ndarray) -> Metric:
+    from sklearn.metrics import v_measure_score
+
+    drawn = [np.repeat(np.arange(len(gold)), each) for each in counts.astype(int)]
+    return lambda predicted: np.array([v_measure_score(gold[rows], predicted[rows]) for rows in drawn])
+
+
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], Metric]] = {
     "accuracy": lambda counts, gold: lambda predicted: counts @ (predicted == gold) / counts.sum(1),
     "f1": _f1,
@@ -245,6 +252,7 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], Metric]] = {
         )
     ),
     "spearman": _spearman,
+    "v_measure": _v_measure,
     MEAN: lambda counts, gold: lambda predicted: counts @ predicted / counts.sum(1),
 }
 """As fractions, not x 100: GLUE's (Wang et al. 2018, table 1), of which CLEAR's Table 1 prints means, and

@@ -2,13 +2,10 @@
 
 A logistic regression on frozen sentence vectors, trained on CoLA's training set; accuracy on its validation
 set. The paper says no more; its code fits scikit-learn's LogisticRegression(multi_class="multinomial",
-max_iter=1000) to raw vectors. With two classes that is a softmax over two weight vectors, both penalised,
-which equals today's binary LogisticRegression at twice the C (the binary weight is the difference of two
-opposite ones): C = 2. Always answering "acceptable" scores 69.13, and Matthews' correlation, CoLA's own
-metric, is given beside the accuracy for that reason.
+max_iter=1000) to raw vectors (`pretrain.benchmarks.regression`). Always answering "acceptable" scores 69.13,
+and Matthews' correlation, CoLA's own metric, is given beside the accuracy for that reason.
 """
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,12 +18,11 @@ from finetune.frozen import Frozen, FrozenFlags, run
 from finetune.results import Evaluation
 from finetune.tuning.tasks import TASKS, LabelledExamples, read_split
 from pretrain.benchmarks.files import find
+from pretrain.benchmarks.regression import ITERATIONS, fit
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 SIZES = {"train": 8551, "dev": 1043}
-INVERSE_PENALTY = 2.0
-ITERATIONS = 1000
 
 
 def read(part: str, data: str | Path | None = None) -> LabelledExamples:
@@ -43,21 +39,16 @@ def probe(
     train: np.ndarray, train_labels: np.ndarray, dev: np.ndarray, dev_labels: np.ndarray
 ) -> tuple[dict[str, float], np.ndarray, bool]:
     """Fit on float32[N, d]; return figures x 100, answers to dev int64[M], whether it converged."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import matthews_corrcoef
 
-    regression = LogisticRegression(C=INVERSE_PENALTY, max_iter=ITERATIONS)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
-        regression.fit(train, train_labels)
+    regression, converged = fit(train, train_labels)
     predicted = regression.predict(dev)
     scores = {
         "accuracy": 100 * float((predicted == dev_labels).mean()),
         "matthews": 100 * float(matthews_corrcoef(dev_labels, predicted)),
         "train_accuracy": 100 * float(regression.score(train, train_labels)),
     }
-    return scores, predicted, not any(issubclass(one.category, ConvergenceWarning) for one in caught)
+    return scores, predicted, converged
 
 
 def score(

@@ -13,21 +13,20 @@ corpus is never found. So has it sentence-transformers' InformationRetrievalEval
 are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from glob import escape
 from pathlib import Path
 
 import numpy as np
 
-from finetune.answers import MEAN, Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import Model
 from finetune.frozen import Frozen, FrozenFlags
+from finetune.own_sets import add_figures
 from finetune.results import Evaluation, run_and_write
-from pretrain.benchmarks.distinct import unit
 from pretrain.benchmarks.files import find, json_objects, known_name, lines
+from pretrain.benchmarks.own_sets import OwnSet
+from pretrain.benchmarks.retrieval import HEADLINE, RetrievalSet
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -57,20 +56,6 @@ THIRTEEN = (
     "NanoTouche2020",
 )
 """NanoBEIR's sets, whose mean is printed."""
-DEPTH = 100
-"""Documents of a ranking that are looked at."""
-HEADLINE = "ndcg@10"
-_ROWS = 256  # queries that are compared with the corpus at a time
-
-
-@dataclass(frozen=True)
-class RetrievalSet:
-    """D documents, Q queries, their relevant rows with gains; rows from D on: not in the corpus."""
-
-    documents: list[str]
-    queries: list[str]
-    relevant: list[dict[int, float]]
-    missing: str = ""
 
 
 def read(folder: Path) -> RetrievalSet:
@@ -181,39 +166,6 @@ def _cell(path: Path, row: Mapping, key: str) -> object:
     return row[key]
 
 
-def rank(queries: np.ndarray, documents: np.ndarray, depth: int = DEPTH) -> np.ndarray:
-    """Return the rows of the nearest documents (of equal cosines the first), int64[Q, min(depth, D)]."""
-    directions, first = unit(documents), dict[bytes, int]()
-    # a product may round the columns of equal vectors differently: one stands for all
-    column = [first.setdefault(vector.tobytes(), row) for row, vector in enumerate(documents)]
-    found = []
-    for start in range(0, len(queries), _ROWS):
-        cosines = (unit(queries[start : start + _ROWS]) @ directions.T)[:, column]
-        found.append(np.argsort(-cosines, axis=1, kind="stable")[:, :depth])
-    return np.concatenate(found)
-
-
-def score(ranking: Sequence[int], relevant: Mapping[int, float]) -> dict[str, float]:
-    """Return the figures of one query, 0 to 1, from documents, best first, and document -> gain."""
-    gains = [relevant.get(row, 0.0) for row in ranking]
-    hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]
-    best = sorted(relevant.values(), reverse=True)
-    return {
-        "ndcg@10": _discounted(gains[:10]) / _discounted(best[:10]),
-        "mrr@10": 1 / hits[0] if hits and hits[0] <= 10 else 0.0,
-        "map@100": sum(number / rank for number, rank in enumerate(hits, 1) if rank <= 100)
-        / min(len(relevant), 100),
-        "accuracy@1": float(bool(hits) and hits[0] == 1),
-        "precision@10": sum(rank <= 10 for rank in hits) / 10,
-        "recall@10": sum(rank <= 10 for rank in hits) / len(relevant),
-        "recall@100": sum(rank <= 100 for rank in hits) / len(relevant),
-    }
-
-
-def _discounted(gains: Sequence[float]) -> float:
-    return float(sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains, 1)))
-
-
 def evaluate(
     model: EmbeddingModel,
     loaded: Mapping[str, RetrievalSet],
@@ -231,21 +183,11 @@ def evaluate(
     def add(model: EmbeddingModel, name: str, data: RetrievalSet, evaluation: Evaluation) -> str:
         documents = model.encode(data.documents, prompts["documents"])
         queries = model.encode(data.queries, prompts["queries"])
-        each = [
-            score(ranking, relevant)
-            for ranking, relevant in zip(rank(queries, documents).tolist(), data.relevant, strict=True)
-        ]
-        scores = {key: 100 * float(np.mean([one[key] for one in each])) for key in each[0]}
+        own = OwnSet(name, "retrieval", data.queries, data.documents, relevant=data.relevant)
         sizes = {"documents": len(data.documents), "queries": len(data.queries)}
-        figures = np.array([one[HEADLINE] for one in each], np.float32)
-        gains = [json.dumps(sorted(one.items())) for one in data.relevant]
-        digest = examples_digest([*data.queries, *gains], data.documents, None)
-        answers = Answers.of(figures, np.zeros_like(figures), MEAN, digest)
-        evaluation.add(name, HEADLINE, scores, answers=answers, **sizes)
         if data.missing:
             evaluation.incomplete(f"{name}: {data.missing}")
-        counts = f"{len(data.queries):,} queries in {len(data.documents):,} documents"
-        return f"nDCG@10 {scores[HEADLINE]:.2f}, {counts}"
+        return add_figures(own, (queries, documents), evaluation, **sizes)
 
     return Frozen("nanobeir", protocol, (), _read_set, add).evaluate(model, loaded)
 

@@ -242,7 +242,8 @@ def train(
                 f"{config.run_folder}: stopped; continue by train(..., resume='auto')"
             ) from None
     trained = Run(config.run_folder)
-    if (summary := read_summary(trained.folder)) is None or summary["steps"] < config.train.steps:
+    summary = read_summary(trained.folder)
+    if summary is None or not (summary.get("stopped_early") or summary["steps"] >= config.train.steps):
         raise UserError(f"{trained.folder} stopped before its last step. {_CONTINUE}")
     return trained
 

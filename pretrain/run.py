@@ -35,7 +35,7 @@ from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import open_data, report_damage, require_different_views, require_signal
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
-from pretrain.start.evaluation import Evaluation, require_sts
+from pretrain.start.evaluation import Evaluation, require_sts, sets_of
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
@@ -123,6 +123,7 @@ class TrainingRun:
         """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
         self.threads = set_threads(self.config)
         set_deterministic(self.config)
+        self.sets = on_rank_zero(lambda: sets_of(self.config.evaluate))
         self.data = open_data(self.config)
         self.checkpoint, state = resume_from(self.config, self.data.inputs)
         self.progress = Progress(**state["progress"]) if state else Progress()
@@ -170,7 +171,7 @@ class TrainingRun:
         self.ledger_message = verify_resumed_batch(
             config, data.train, self.spec, self.progress, self.checkpoint
         )
-        self.evaluation = Evaluation(config, data, self.engine, self.progress)
+        self.evaluation = Evaluation(config, data, self.engine, self.progress, self.sets)
 
     # -- loop: train step by step; evaluate, save and log between the steps ------------------
 
@@ -238,7 +239,7 @@ class TrainingRun:
         )
 
     def train(self, batches: Iterator[RankBatch]) -> int:
-        """Train from `progress.step` to `stop_step`; return the exit code, 0 when the run is complete.
+        """Train from `progress.step` until the run is complete, and return 0; or another exit code.
 
         Args:
             batches: this rank's batches from `progress.step` on, without those that `train.faults` jumps
@@ -252,7 +253,7 @@ class TrainingRun:
         self.engine.train()
         self.watchdog.follow(self.clock)
         self.telemetry.throughput.begin(progress.step)
-        while progress.step < self.stop_step:
+        while not self.is_complete:
             result = self._step(batches)
 
             last = progress.step == self.stop_step
@@ -263,7 +264,9 @@ class TrainingRun:
             if evaluates or saves:
                 self.log.write()  # both want to know this step's numbers
             is_best = evaluates and self._evaluate()
-            if saves or is_best:
+            if self.is_complete:
+                last, request = True, NONE
+            if saves or is_best or last:
                 # a request, the end and best/ need the whole checkpoint; else training goes on meanwhile
                 path = self._save(wait=bool(last or request or is_best), is_best=is_best)
             if evaluates or saves:
@@ -313,6 +316,11 @@ class TrainingRun:
         self.log.add(batch, result, rate, norm, applied, ends_row)
         return result
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing left to train for: `stop_step` is reached, or `train.patience` lost."""
+        return self.progress.step >= self.stop_step or self.progress.lost(self.config.train.patience)
+
     def _evaluate(self) -> bool:
         """Evaluate, log and record the scores; return whether they are the best so far."""
         with self.watchdog("evaluation"):
@@ -338,12 +346,12 @@ class TrainingRun:
 
     def conclude(self) -> None:
         """Export the last step, and write the summary, where the run has come to its end."""
-        if self.progress.step < self.stop_step:
+        if not self.is_complete:
             return
 
         def export_and_report() -> None:
             export(self.folder / "checkpoints", self.folder / "export")
-            summary.report(self.config, self.progress, self.data.inputs, self.evaluation.random)
+            summary.report(self.config, self.progress, self.data.inputs, self.evaluation)
 
         with self.watchdog("export"):
             on_rank_zero(export_and_report)
@@ -391,6 +399,8 @@ class TrainingRun:
             resumed = f", resumed from {self.checkpoint} at step {progress.step}"
         for line in summary.lines_of_run(config, data, self.engine.module, self.threads, resumed):
             telemetry.say(line)
+        for one in filter(lambda one: one.about, self.sets):
+            telemetry.say(f"set        {one.name}: {one.about}")
         if self.ledger_message is not None:
             telemetry.say(self.ledger_message)
         continuity.print_changes(progress.changes, progress.step, telemetry)

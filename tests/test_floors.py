@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "pretrain.objectives": "pretrain.config pretrain.model pretrain.losses pretrain.data",
     "pretrain.export": "pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
     "pretrain.prepare": "augment.text pretrain.config pretrain.data",
-    "pretrain.benchmarks": "pretrain.prepare",
+    "pretrain.benchmarks": "pretrain.config pretrain.prepare",
     "pretrain.cache": "augment.tokens augment.spec pretrain.config pretrain.data pretrain.objectives "
     "pretrain.prepare",
     "pretrain.step": "augment.tokens augment.spec pretrain.config pretrain.telemetry pretrain.model "

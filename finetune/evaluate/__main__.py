@@ -3,6 +3,7 @@
     clearly eval MODEL --eval-data DIR                        quick: a minute on two cores
     clearly eval MODEL --eval-data DIR --suite senteval --jobs 2
     clearly eval MODEL --eval-data DIR --suite all --budget 1h
+    clearly eval MODEL --set my.tsv                           a test set of your own (finetune.own_sets)
 
 Each unit of a suite is one of the commands of `finetune` with some of its tasks, in a process of its own;
 its figures are those of the command. Sentence vectors are kept (`finetune.encoders.kept_vectors`), so that
@@ -27,6 +28,7 @@ from finetune.evaluate.suites import (
     SUITES,
     EvaluationJob,
     EvaluationRecord,
+    own_units,
     reasons_to_skip,
     skipped_lines,
     suite_named,
@@ -50,7 +52,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def main(
     model: Model,
     *,
-    suite: str = "quick",
+    suite: str = "",
+    set: cli.Names = (),
     budget: str = "",
     jobs: cli.Count = 1,
     vectors: str = "",
@@ -62,7 +65,10 @@ def main(
 
     Args:
         suite: quick, sts, senteval, clustering, intents, nanobeir, cola_probe, nli_distance, zh_sts,
-            geometry, glue, anli, mteb-eng, or all (of them but quick and zh_sts, which is Chinese).
+            geometry, glue, anli, mteb-eng, or all (of them but quick and zh_sts, which is Chinese). Default:
+            quick, and with --set none.
+        set: a test set of your own, FILE or NAME=FILE; several times, or between commas. Two texts and a
+            score, a text and a label, or a query and a document, by the names of its columns.
         budget: time to keep to, as 90s, 10m or 1h30m: units are done in the suite's order; what still runs
             when it is over is ended, and taken up again next time. Without it, all are done.
         jobs: units at a time, each in a process with its share of the cores, or with a GPU of its own.
@@ -74,9 +80,12 @@ def main(
     # as a command from its very start: what it imports takes seconds of the budget
     started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
     deadline, precision = started + seconds_of(budget), flags.precision
-    suite = known_name(suite, (*SUITES, MTEB), "suite")  # before the data: the name may be wrong
-    root = Path.cwd() if suite == MTEB else data_root(flags.eval_data)  # its data are the hub's
-    units = with_tasks(suite_named(suite, root), flags.tasks, suite)
+    # before the data: the name may be wrong
+    suite = known_name(suite or "quick", (*SUITES, MTEB), "suite") if suite or flags.tasks or not set else ""
+    units = own_units(set)
+    root = Path.cwd() if suite in ("", MTEB) else data_root(flags.eval_data)  # MTEB's data are the hub's
+    if suite:
+        units += with_tasks(suite_named(suite, root), flags.tasks, suite)
     vectors_folder = _vectors_folder(vectors)
     source, pooled = _resolve(model, flags.pooling, precision)
     folder = folder_for(source, flags.out)

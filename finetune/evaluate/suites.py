@@ -21,9 +21,12 @@ from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue
 from pretrain.benchmarks import sts_tasks as sts
 from pretrain.benchmarks.files import known_name
+from pretrain.benchmarks.own_sets import read_own_set
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 from pretrain.common.folder_lock import folder_lock
+from pretrain.common.typed_values import named_places
+from pretrain.prepare.sources.planning import files_at
 
 _GEOMETRY = {  # measure: its figures, of which another text or augmentation has others
     "sts": ("alignment", "uniformity", "isotropy"),
@@ -73,6 +76,11 @@ COMMANDS = {
     "glue": Command(glue.files, takes_precision=False, trains=True),
     "anli": Command(anli.files, flag="", takes_precision=False, trains=True),
     "mteb_english": Command(None),
+    "own_sets": Command(
+        lambda task, root: files_at(Path(task.partition("=")[2])),
+        "--set",
+        lambda task: [task.partition("=")[0]],
+    ),
 }
 """Evaluation -> its command, `clearly EVALUATION`."""
 
@@ -168,6 +176,12 @@ def suite_named(name: str, root: Path) -> tuple[EvaluationJob, ...]:
     if suite == MTEB or (suite == "all" and find_spec("mteb")):
         units += _units("mteb_english", [task.metadata.name for task in mteb_english.choose(())])
     return tuple(units)
+
+
+def own_units(sets: Sequence[str]) -> tuple[EvaluationJob, ...]:
+    """Return a unit for each test set of the user's own, which can be read."""
+    found = [(read_own_set(name, place).name, place) for name, place in named_places(sets).items()]
+    return tuple(EvaluationJob("own_sets", (f"{name}={place}",), name) for name, place in found)
 
 
 def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from finetune.nanobeir import DEPTH
+from pretrain.benchmarks.retrieval import DEPTH
 
 HOW = "pip install 'sentence-clear[bm25]'"
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")

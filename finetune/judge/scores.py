@@ -15,7 +15,8 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel
 from finetune.judge import bm25
 from finetune.judge.heldout import HALVES, documents_of
-from finetune.nanobeir import FOLDER, RetrievalSet, rank, read, score
+from finetune.nanobeir import FOLDER, read
+from pretrain.benchmarks.retrieval import RetrievalSet, rank, score
 from pretrain.telemetry.intervals import LEVEL, Interval, draws, interval
 
 METRICS = {"ndcg@10": "nDCG@10", "mrr@10": "MRR@10", "recall@10": "recall@10"}

@@ -81,10 +81,12 @@ def main(
     )
     from finetune.judge.heldout import training_sources
     from pretrain.start.encoder import adopt_interface
-    from pretrain.start.evaluation import require_sts
+    from pretrain.start.evaluation import require_sts, sets_of
 
     adopt_interface(settings)
-    require_sts(settings.evaluate.sts)  # training would refuse it too, after the text is prepared
+    # training would refuse these too, after the text is prepared
+    require_sts(settings.evaluate.sts)
+    sets_of(settings.evaluate)
     ours = ("data", "config.yaml", JUDGE)
     if out.is_dir() and any(out.glob("[!.]*")) and not any((out / name).exists() for name in ours):
         raise UserError(f"{out} holds something else; choose another --out")

@@ -46,7 +46,7 @@ Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Names = tuple[str, ...]
-"""Words between commas."""
+"""Words between commas; of a function's own parameter also several flags."""
 OutFile = Annotated[Path, "a file to write"]
 """Of the parameter `out`, which is a folder else: a file, in a folder that may have to be made."""
 
@@ -180,7 +180,8 @@ class Command:
                 if following is None or _is_flag(following):
                     raise UserError(f"{word} needs a value: {word} VALUE, or {word}=VALUE")
                 text, position = following, position + 1
-            texts[name] = text
+            several = name in texts and self.kinds.get(name) == Names
+            texts[name] = f"{texts[name]},{text}" if several else text
         allow(words, everything=texts.pop("trust", "").lower() == "true")
         return self._place(bare, texts), texts
 

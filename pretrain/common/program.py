@@ -37,6 +37,7 @@ COMMANDS = {
     "clustering": ("finetune.clustering", "short texts, by k-means"),
     "intents": ("finetune.intents", "few-shot intents"),
     "nanobeir": ("finetune.nanobeir", "retrieval"),
+    "own-sets": ("finetune.own_sets", "test sets of your own: similarity, labels, retrieval"),
     "mteb-english": ("finetune.mteb_english", "MTEB(eng, v2), by the library mteb"),
     "nli-distance": ("finetune.nli_distance", "whether entailment is nearer than contradiction"),
     "cola-probe": ("finetune.cola_probe", "CoLA on frozen vectors"),

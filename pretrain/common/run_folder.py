@@ -11,6 +11,9 @@ from typing import Any
 from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
 
+LOWER_IS_BETTER = ("heldout_mlm_loss", "partner_loss")
+"""Scores of evaluations during training whose sign is turned where the best one is chosen."""
+
 
 def is_run(source: str) -> bool:
     """Return whether a name is the folder of a run, rather than of a model."""
@@ -77,8 +80,7 @@ def describe_export(policy: dict[str, Any] | None) -> str:
     where = f"step {step:,} of {steps:,}"
     if progress.get("best_step") != step or progress.get("best_score") is None:
         return where
-    # losses have their sign turned
-    score = progress["best_score"] * (-1 if progress["best_by"].endswith("loss") else 1)
+    score = progress["best_score"] * (-1 if progress["best_by"] in LOWER_IS_BETTER else 1)
     start = ": the start; training has not improved it" if step == 0 else ""
     return f"{where}, best by {progress['best_by']} {score:.4g}{start}"
 

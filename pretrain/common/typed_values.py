@@ -1,6 +1,7 @@
 """From what people type to typed values, and from types to the words of a help text."""
 
 import itertools
+import os
 import re
 import types
 import typing
@@ -130,6 +131,27 @@ def _any_value(text: str, flag: str) -> Any:
             return value
         return int(number) if number.is_integer() else number
     return value
+
+
+def named_places(value: Any) -> dict[str, str]:
+    """Return name -> place of files as people list them: NAME=PLACE, or PLACE, which gives the name.
+
+    >>> named_places("dev/mine.tsv.gz,other=b/mine.tsv")
+    {'mine': 'dev/mine.tsv.gz', 'other': 'b/mine.tsv'}
+
+    value: a text with commas, a list of texts, or a mapping of names to places.
+    """
+    if isinstance(value, dict):
+        value = [f"{name}={place}" for name, place in value.items()]
+    found: dict[str, str] = {}
+    listed = value if isinstance(value, list | tuple) else str(value).split(",")
+    for text in filter(None, (str(one).strip() for one in listed)):
+        given, file = re.fullmatch(r"([\w-]+)=(.+)", text), os.path.basename(text.rstrip("/"))
+        name, place = given.groups() if given else (re.sub(r"[^\w-]+", "-", file.partition(".")[0]), text)
+        if name in found:
+            raise UserError(f"{found[name]} and {place} would both be called {name}: write OTHER={place}")
+        found[name] = place
+    return found
 
 
 def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from augment.core.errors import AugmentationError
 from augment.spec.grammar import parse as parse_augmentation
 from augment.spec.grammar import with_excerpt
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
-from pretrain.common.typed_values import NONE_IS_A_VALUE
+from pretrain.common.typed_values import NONE_IS_A_VALUE, named_places
 from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.terms import Section, refuse
@@ -268,6 +268,9 @@ class TrainConfig(Section):
     either, and without a number of ranks from a launcher, a machine without a GPU runs one rank a core.
     torchrun itself sets OMP_NUM_THREADS=1 for several ranks, so a 1 there counts as not set: for one thread
     say --train.threads 1"""
+    patience: int | None = Field(None, ge=1)
+    """end the run after so many evaluations (evaluate.every) in a row that were not better than the best one
+    by evaluate.best_by; none: train all steps. The learning rate keeps to train.steps"""
     rendezvous_seconds: int = Field(600, ge=1)
     """how long ranks wait for each other at the start, at most"""
     step_deadline: float | None = Field(None, ge=0)
@@ -326,9 +329,13 @@ class EvaluateConfig(Section):
     """share of tokens predicted in the held-out loss, at every step the same; none: objective.mlm.rate"""
     partners: int = Field(1000, ge=2)
     """candidates of the held-out retrieval of the other view"""
-    best_by: Literal["stsb-dev", "heldout_mlm_loss", "partner_loss"] | None = None
-    """score by which best/ is chosen, where it is evaluated; none: STS-B dev if its data is there, else a
-    held-out loss; of a run from random weights the masked-language loss first"""
+    sets: Annotated[dict[str, str], BeforeValidator(named_places)] = Field(default_factory=dict)
+    """test sets of your own that every evaluation scores: files between commas, or name: file; of two texts
+    and a score, a text and a label, or a query and a document (docs/evaluation.md)"""
+    best_by: str | None = None
+    """score by which best/ is chosen, where it is evaluated: stsb-dev, heldout_mlm_loss, partner_loss, or a
+    name in evaluate.sets; none: STS-B dev if its data is there, else a held-out loss; of a run from random
+    weights the masked-language loss first"""
     sts: Path | None = None
     """folder of the benchmarks; none: CLEAR_DATA; without SentEval's STS data in it, no evaluation by STS.
     Flag --eval-data"""
@@ -437,6 +444,10 @@ class Config(Section):
         train, lanes, start = self.train, self.data.lanes, self.batch_sizes.start
         batch = train.global_batch
         refuse(batch % lanes, f"train.global_batch={batch} is not a multiple of data.lanes={lanes}")
+        refuse(
+            train.patience and not self.evaluate.every,
+            f"train.patience={train.patience} counts evaluations: set evaluate.every",
+        )
         grows = train.batch_warmup_steps and self.data.sets
         refuse(grows, "train.batch_warmup_steps: with data.sets all batches have one size")
         refuse(

@@ -111,7 +111,7 @@ def hub_card(export: Path, repo: str, policy: dict[str, Any], evaluations: list[
             metric_value=round(task["value"], 2),
         )
         for evaluation in evaluations
-        if evaluation["complete"]
+        if evaluation["complete"] and evaluation["evaluation"] != "own_sets"  # no published data set
         for name, task in evaluation["tasks"].items()
         if task["value"] is not None
     ] or None

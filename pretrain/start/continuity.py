@@ -161,7 +161,7 @@ FREE = (
 MAY_CHANGE = (
     *("train.lr", "train.head_lr_scale", "train.clip", "train.precision", "train.warmup_steps"),
     *(f"train.faults.{key}" for key in ("skip", "within", "rollbacks", "spikes", "spike_factor", "jump")),
-    *("train.faults.dead_loss", "train.log_every", "train.steps"),
+    *("train.faults.dead_loss", "train.log_every", "train.steps", "train.patience"),
 )
 """Keys that may change when a run is resumed (docs/runs.md says what a change does); also an objective's
 `steadier` settings."""

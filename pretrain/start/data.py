@@ -16,6 +16,7 @@ from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
 from pretrain.cache import views as cached_views
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
+from pretrain.common.run_folder import LOWER_IS_BETTER
 from pretrain.config.data import DataConfig
 from pretrain.config.objectives import DISTILLING, ObjectiveConfig
 from pretrain.config.run import Config
@@ -326,7 +327,7 @@ def report_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: T
             + (", nor with this run's earlier ones; the best score starts anew" if progress.step else "")
         )
         progress.heldout_left_out.append(row | {"step": progress.step})
-    if heldout.left_out and progress.best_by != "stsb-dev":
+    if heldout.left_out and progress.best_by in LOWER_IS_BETTER:
         progress.best_score = None
 
 

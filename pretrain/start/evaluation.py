@@ -1,18 +1,27 @@
-"""The evaluation during training: held-out sequences, and STS-B dev where its data is."""
+"""The evaluation during training: held-out sequences, STS-B dev where its data is, and own test sets."""
 
 import math
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from pretrain.benchmarks.sts_tasks import StsEvaluator
+from pretrain.benchmarks.distinct import distinct
+from pretrain.benchmarks.files import known_name
+from pretrain.benchmarks.own_sets import OwnSet, read_own_set
+from pretrain.benchmarks.sts_tasks import StsFiles
 from pretrain.common.errors import CollapsedEncoder, UserError
-from pretrain.common.ranks import gathered, host_group, is_rank_zero
-from pretrain.config.run import Config
+from pretrain.common.ranks import is_rank_zero, on_rank_zero
+from pretrain.common.run_folder import LOWER_IS_BETTER
+from pretrain.config.run import Config, EvaluateConfig
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.modules import evaluation_mode
 from pretrain.start.data import Data
 from pretrain.step.heldout import Heldout, text_embedder
 from pretrain.step.progress import Progress
+from pretrain.telemetry.formats import LABELS
+
+STSB_DEV = "stsb-dev"
 
 
 class Evaluation:
@@ -24,13 +33,16 @@ class Evaluation:
         scores: the last ones.
     """
 
-    def __init__(self, config: Config, data: Data, engine, progress: Progress) -> None:
+    def __init__(
+        self, config: Config, data: Data, engine, progress: Progress, sets: Sequence[OwnSet] = ()
+    ) -> None:
         """
         Args:
             engine: DeepSpeed engine around a `SentenceModel`.
             progress: of the run, which records the held-out chunks that are left out.
+            sets: `sets_of` the configuration, the same on every rank.
         """
-        self.engine, self.sts = engine, StsEvaluator(config.evaluate.sts)
+        self.engine, self.sets = engine, sets
         encoder = engine.module.encoder
         longest = encoder.max_positions
         self.scores: dict[str, float] = {}
@@ -44,35 +56,59 @@ class Evaluation:
             progress.heldout_left_out,
             prompt_tokens(data.tokenizer, config.data.prompts),
         )
-        self.with_sts = all(gathered(has_sts(self.sts), host_group()))  # ranks embed it together
         use, budget = data.export_interface(longest), config.train.micro_batch_tokens
-        self.embed = text_embedder(engine, data.tokenizer, use.max_length or longest, budget, use.prompt)
+        embedder = partial(text_embedder, engine, data.tokenizer, use.max_length or longest, budget)
+        self.embed = embedder(use.prompt)
+        self.embed_query, self.embed_document = (
+            embedder(use.prompts.get(name, "")) for name in ("query", "document")
+        )
 
     def __call__(self) -> dict[str, float]:
         """Return name -> score, the same on every rank. Collective."""
         scores = self.heldout.evaluate(self.engine)
-        if self.with_sts:
-            with evaluation_mode(self.engine.module):
-                scores["stsb-dev"] = self._stsb_dev()
+        with evaluation_mode(self.engine.module):
+            for one in self.sets:
+                scores |= self._of_set(one)
         self.scores = scores
         return scores
 
-    def _stsb_dev(self) -> float:
-        """Return Spearman x 100; NaN, which is never the best, where the encoder has collapsed."""
+    def _of_set(self, one: OwnSet) -> dict[str, float]:
+        """Return a set's figures: all ranks embed it, and rank 0 scores.
+
+        NaN, which is never the best, where the encoder has collapsed.
+        """
+        embeds = (self.embed, self.embed_query, self.embed_document)
         try:
-            return self.sts.evaluate(self.embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
+            vectors = one.embed(*(partial(distinct, embed, name="embedding") for embed in embeds))
         except CollapsedEncoder as error:
             if is_rank_zero():
-                print(f"WARNING: stsb-dev: {error}", file=sys.stderr, flush=True)
-            return math.nan
+                print(f"WARNING: {one.name}: {error}", file=sys.stderr, flush=True)
+            return dict.fromkeys(one.tasks, math.nan)
+        return on_rank_zero(lambda: {each.task: each.scores[each.metric] for each in one.score(*vectors)})
+
+
+def sets_of(settings: EvaluateConfig) -> list[OwnSet]:
+    """Read STS-B dev, if it is there, and `evaluate.sets`.
+
+    Raises:
+        UserError: a set cannot be read, or has the name of another score; `best_by` names no score.
+    """
+    if taken := {*LABELS, "partner_among", "view_signal"} & settings.sets.keys():
+        raise UserError(f"evaluate.sets: every run has a score {min(taken)}; give the set another name")
+    sets = [read_own_set(name, place) for name, place in settings.sets.items()]
+    known = (STSB_DEV, *LOWER_IS_BETTER, *(task for one in sets for task in one.tasks))
+    known_name(settings.best_by or known[0], known, "score evaluate.best_by", plain=str)
+    sts = StsFiles(settings.sts)
+    pairs = sts.load("STS-B-dev") if has_sts(sts) else []
+    return [*(OwnSet(STSB_DEV, "similarity", one.first, one.second, one.gold) for one in pairs), *sets]
 
 
 def require_sts(folder: str | Path | None) -> None:
     """Refuse a named folder of benchmarks without STS data, before data is prepared."""
-    if folder is not None and not has_sts(StsEvaluator(folder)):
+    if folder is not None and not has_sts(StsFiles(folder)):
         raise UserError(f"--eval-data {folder} has no SentEval/STS/STSBenchmark; leave it out")
 
 
-def has_sts(sts: StsEvaluator) -> bool:
+def has_sts(sts: StsFiles) -> bool:
     """Return whether the data of STS-B dev is there."""
     return "STS-B-dev" in sts.available()

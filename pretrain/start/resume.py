@@ -64,7 +64,8 @@ def resume_from(config: Config, current: continuity.Inputs) -> tuple[Path | None
     if choice is None or state is None:  # both or none
         return None, None
     if not _is_own(choice.path, checkpoints):
-        state["progress"]["best_score"] = None  # best/ is chosen among this folder's own evaluations
+        # best/ is chosen among this folder's own evaluations
+        state["progress"] |= {"best_score": None, "unimproved": 0}
         on_rank_zero(lambda: _begin_branch(choice.path, state, folder))
     on_rank_zero(lambda: _set_others_aside(choice, state["step"], checkpoints))
     return choice.path, state

@@ -5,7 +5,6 @@ import logging
 import os
 import shlex
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.continuity import Inputs
 from pretrain.start.data import Data
+from pretrain.start.evaluation import Evaluation
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import LABELS, format_count, format_seconds
@@ -190,11 +190,10 @@ def _objective_lines(
     return lines
 
 
-def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[str] = ()) -> None:
-    """Print the scores beside those at the start, and write report/summary.json.
-
-    random: names of scores that were random at the start (`Evaluation.random`).
-    """
+def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evaluation) -> None:
+    """Print the scores beside those at the start, and write report/summary.json."""
+    random, own = evaluation.random, [task for one in evaluation.sets for task in one.tasks.items()]
+    labels = LABELS | {task: LABELS.get(task, f"{task} ({metric} x 100)") for task, metric in own}
     run, steps = config.run_folder, progress.step
     records = [record for record in read_metrics(run / "metrics.jsonl") if "evaluation" in record]
     # empty where somebody has removed them
@@ -203,16 +202,23 @@ def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[
     best = scores.get(progress.best_step, {})
     print(f"\n{'':54}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {steps:,}':>14}")
     print(f"{'':54}{'':>12}{'(best)':>14}{'(last)':>14}")
-    for name, label in LABELS.items():
+    for name, label in labels.items():
         if name in last:
             label += f" ({last['partner_among']:,.0f} candidates)" if name == "partner_found" else ""
             if name == "heldout_mlm_loss" and (config.objective.mlm.later_rates or config.evaluate.mask_rate):
                 label = f"held-out MLM loss at {config.heldout_rate:.3g} (nats)"
             start, at_best, end = (_number(name, of_step.get(name)) for of_step in (first, best, last))
             print(f"  {label:52}{'random' if name in random else start:>12}{at_best:>14}{end:>14}")
-    by, has_best = LABELS.get(progress.best_by, progress.best_by), (run / "best").is_dir()
+    by, has_best = labels.get(progress.best_by, progress.best_by), (run / "best").is_dir()
     if progress.best_step == 0 and has_best:
         print(f"\n  the start was the best by {by}: training has not improved it. best/ is the start")
+    early = steps < config.train.steps and progress.lost(config.train.patience)
+    if early:
+        print(
+            f"\n  stopped early, after step {steps:,} of {config.train.steps:,}: the last "
+            f"{progress.unimproved} evaluations were not better by {by} than that of step "
+            f"{progress.best_step:,} (train.patience)"
+        )
     stands_for = f"best/, step {progress.best_step:,} by {by}" if has_best else "export/: it has no best/"
     print(
         f"\n  {steps:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}; "
@@ -228,6 +234,8 @@ def report(config: Config, progress: Progress, inputs: Inputs, random: Sequence[
         "seconds": progress.seconds,
         "best_step": progress.best_step,
         "best_by": progress.best_by,
+        "stopped_early": early,
+        "labels": labels,
         "random_at_start": list(random),
         "export": str(run / "export"),
         "weights": sha256_of(run / "export" / "model.safetensors"),

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-LOWER_IS_BETTER = ("heldout_mlm_loss", "partner_loss")
+from pretrain.common.run_folder import LOWER_IS_BETTER
 
 
 @dataclass
@@ -17,6 +17,7 @@ class Progress:
         tokens: trained on so far.
         seconds: training time, over all starts.
         best_score, best_step, best_by: the best evaluation so far (`selection_score`); no score: none yet.
+        unimproved: evaluations in a row, up to the last one, that were not the best.
         skipped_steps: steps whose update was left out: something was not finite, or a spike.
         faults: those of them, by number, that count against `train.faults.skip`.
         norms: (step, finite gradient norm) of the last steps, by whose median a spike is recognised.
@@ -40,6 +41,7 @@ class Progress:
     best_score: float | None = None
     best_step: int = 0
     best_by: str = ""
+    unimproved: int = 0
     skipped_steps: int = 0
     faults: list[int] = field(default_factory=list)
     norms: list[list[float]] = field(default_factory=list)
@@ -66,6 +68,10 @@ class Progress:
         for name in ("tokens", "skipped_steps", "norms", "loss_scale", "window", "monitor"):
             setattr(self, name, checkpointed.get(name, type(getattr(self, name))()))
 
+    def lost(self, patience: int | None) -> bool:
+        """Return whether so many evaluations in a row (`train.patience`) were not the best."""
+        return patience is not None and self.unimproved >= patience
+
     def note_scores(
         self,
         scores: dict[str, float],
@@ -82,8 +88,9 @@ class Progress:
         name, score = selection_score(scores, from_random, by, random)
         best = self.best_score if self.best_by == name else None
         if best is not None and not (score > best or (math.isnan(best) and not math.isnan(score))):
+            self.unimproved += 1
             return False
-        self.best_by, self.best_score, self.best_step = name, score, self.step
+        self.best_by, self.best_score, self.best_step, self.unimproved = name, score, self.step, 0
         return True
 
 

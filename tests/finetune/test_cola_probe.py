@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from finetune import cola_probe
 from finetune.cola_probe import probe, read
+from pretrain.benchmarks import regression
 from pretrain.common.errors import UserError
 
 
@@ -38,7 +39,7 @@ def test_equal_to_the_multinomial_regression_of_the_papers_code():
 
     found = minimize(loss, np.zeros(2 * width + 2), method="BFGS", options={"gtol": 1e-6}).x
     weight, bias = found[: 2 * width].reshape(2, width), found[2 * width :]
-    binary = LogisticRegression(C=cola_probe.INVERSE_PENALTY, tol=1e-10, max_iter=10000).fit(train, labels)
+    binary = LogisticRegression(C=2, tol=1e-10, max_iter=10000).fit(train, labels)
     np.testing.assert_allclose(binary.coef_[0], weight[1] - weight[0], atol=2e-4)
     np.testing.assert_allclose(binary.intercept_[0], bias[1] - bias[0], atol=2e-4)
     scores, predicted, converged = probe(train, labels, dev, dev_labels)
@@ -47,7 +48,7 @@ def test_equal_to_the_multinomial_regression_of_the_papers_code():
 
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch):
-    monkeypatch.setattr(cola_probe, "ITERATIONS", 2)
+    monkeypatch.setattr(regression, "ITERATIONS", 2)
     train, labels, dev, dev_labels = problem()
     assert not probe(train * np.array([1, 100, 1e4, 1, 1]), labels, dev, dev_labels)[2]
 

@@ -17,8 +17,9 @@ from sentence_transformers.sentence_transformer.evaluation import (
 from sentence_transformers.util import cos_sim
 
 from finetune.encoders.models import open_model
-from finetune.nanobeir import DEPTH, PARTS, THIRTEEN, available, evaluate, main, part_files, rank, read, score
+from finetune.nanobeir import PARTS, THIRTEEN, available, evaluate, main, part_files, read
 from finetune.results import read as read_result
+from pretrain.benchmarks.retrieval import DEPTH, rank, score
 from pretrain.common.errors import UserError
 
 WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})

@@ -122,7 +122,7 @@ def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
     if summary is None:
         return []
     start, best, rows = summary["start"], summary["best"], []
-    for name, label in LABELS.items():
+    for name, label in summary.get("labels", LABELS).items():
         if name in start and name in best:
             scale = 1
             if name == "partner_found":

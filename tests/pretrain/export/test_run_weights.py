@@ -9,6 +9,7 @@ import pytest
 from run_helpers import command, finish, records, start
 
 from finetune.encoders.source import resolve
+from pretrain.benchmarks.own_sets import OwnSet
 from pretrain.common.errors import CollapsedEncoder
 from pretrain.common.run_folder import describe_export
 from pretrain.config.recipe import load_config
@@ -76,13 +77,13 @@ def test_the_start_is_best_until_something_is_better():
 
 
 def test_a_collapsed_encoder_is_said_and_training_goes_on(capsys):
-    class Sts:
-        def evaluate(self, embed, tasks):
-            raise CollapsedEncoder("all the same vector")
+    def collapsed(texts):
+        raise CollapsedEncoder("all the same vector")
 
     evaluation = object.__new__(Evaluation)
-    evaluation.sts, evaluation.embed = Sts(), None
-    assert math.isnan(evaluation._stsb_dev())
+    evaluation.embed = evaluation.embed_query = evaluation.embed_document = collapsed
+    pairs = OwnSet("stsb-dev", "similarity", ["a", "b"], ["c", "d"], np.arange(2.0))
+    assert math.isnan(evaluation._of_set(pairs)["stsb-dev"])
     assert "WARNING: stsb-dev: all the same vector" in capsys.readouterr().err
 
 
