@@ -9,7 +9,7 @@ from pathlib import Path
 from pretrain.benchmarks.distinct import distinct
 from pretrain.benchmarks.files import known_name
 from pretrain.benchmarks.own_sets import OwnSet, read_own_set
-from pretrain.benchmarks.sts_tasks import StsFiles
+from pretrain.benchmarks.sts_tasks import StsEvaluator
 from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.ranks import is_rank_zero, on_rank_zero
 from pretrain.common.run_folder import LOWER_IS_BETTER
@@ -98,17 +98,17 @@ def sets_of(settings: EvaluateConfig) -> list[OwnSet]:
     sets = [read_own_set(name, place) for name, place in settings.sets.items()]
     known = (STSB_DEV, *LOWER_IS_BETTER, *(task for one in sets for task in one.tasks))
     known_name(settings.best_by or known[0], known, "score evaluate.best_by", plain=str)
-    sts = StsFiles(settings.sts)
+    sts = StsEvaluator(settings.sts)
     pairs = sts.load("STS-B-dev") if has_sts(sts) else []
     return [*(OwnSet(STSB_DEV, "similarity", one.first, one.second, one.gold) for one in pairs), *sets]
 
 
 def require_sts(folder: str | Path | None) -> None:
     """Refuse a named folder of benchmarks without STS data, before data is prepared."""
-    if folder is not None and not has_sts(StsFiles(folder)):
+    if folder is not None and not has_sts(StsEvaluator(folder)):
         raise UserError(f"--eval-data {folder} has no SentEval/STS/STSBenchmark; leave it out")
 
 
-def has_sts(sts: StsFiles) -> bool:
+def has_sts(sts: StsEvaluator) -> bool:
     """Return whether the data of STS-B dev is there."""
     return "STS-B-dev" in sts.available()
