@@ -89,7 +89,9 @@ def replay(run: Path, saved: Sequence[Saved], count: int, seed: int, overrides: 
         sorted(random.Random(seed).sample(able, min(count, len(able))), key=lambda one: one.begin),
         True,
     )
-    seconds = sum(b.progress["seconds"] - (a.progress["seconds"] if a else 0) for _, a, b in chosen)
+    seconds = sum(
+        b.progress.get("seconds", 0) - (a.progress.get("seconds", 0) if a else 0) for _, a, b in chosen
+    )
     which = f"{len(chosen)} of {len(able)} stretches again, chosen by --replay-seed {seed}"
     steps = sum(one.after.step - one.begin for one in chosen)
     print(f"doing {which}: {steps:,} steps, for which the run took {format_seconds(seconds)}", flush=True)
@@ -117,12 +119,14 @@ def _fault(run: Path, stretch: Stretch, starts: Sequence[int]) -> str:
     """Return why a stretch cannot be done again, or "". starts: steps at which the run was started."""
     begin, before, after = stretch
     kept, ranks, gpus = after.config["checkpoint"], after.state["world_size"], torch.cuda.device_count()
-    if kept["every"] and after.step - begin > max(kept["every"], kept["keep_every"]):
+    if kept["every"] and after.step - begin > max(kept["every"], kept.get("keep_every", 0)):
         return f"no checkpoint between them is kept (checkpoint.keep {kept['keep']})"
     if resumed := [step for step in starts if begin < step < after.step]:
         return f"the run was resumed at step {resumed[0]}, whose checkpoint is not kept"
     earlier = before.progress if before else {}
-    if what := [what for key, what in _UNREPEATABLE.items() if after.progress[key] != earlier.get(key, [])]:
+    if what := [
+        what for key, what in _UNREPEATABLE.items() if after.progress.get(key, []) != earlier.get(key, [])
+    ]:
         return what[0]
     files = (run / "checkpoints" / after.name).glob("parameters-*")
     fitting = processes_that_fit(sum(file.stat().st_size for file in files) / 4, _BYTES_OF_A_RANK)
