@@ -10,7 +10,7 @@ from commands import call
 from model_folders import make_tokenizer, save_bert, save_guest, save_prompted, save_run
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer, WordWeights
 from sklearn.decomposition import PCA
 from sklearn.feature_extraction.text import TfidfVectorizer
 from transformers import AutoModel, AutoTokenizer
@@ -23,8 +23,10 @@ from finetune.encoders.models import open_model
 from pretrain.commands.export import main
 from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
+from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.prepare.run import prepare
+from pretrain.start.encoder import adopt_interface
 
 WORDS = ["a", "man", "woman", "cat", "dogs", "bark", "at", "night", "plays"]
 TEXTS = [" ".join(np.random.RandomState(n).choice(WORDS, 3 + n % 9)) + " ." for n in range(120)]
@@ -114,6 +116,23 @@ def test_a_mean_by_weights_of_tokens(models, tmp_path, capsys, model, kind):
         np.abs(expected - open_model(models[model], "" if model != "bert" else "mean").encode(AGAIN)).max()
         > 0.01
     )
+
+
+@pytest.mark.parametrize("pooling,packed", [("mean", True), ("cls", False)])
+def test_weights_that_others_wrote(models, tmp_path, pooling, packed):
+    """Words in lower case, tokens without a weight, and texts in which all weigh 0, as the library has it."""
+    transformer = Transformer(str(models["bert"]))
+    vocabulary = transformer.tokenizer.convert_ids_to_tokens(range(len(transformer.tokenizer)))
+    words = WordWeights(vocabulary, {"cat": 2.0, "dogs": 0.5, "[cls]": 0.25}, 0.0 if packed else 1.0)
+    SentenceTransformer(modules=[transformer, words, Pooling(32, pooling)], device="cpu").save(str(tmp_path))
+    expected, found = read_everywhere(tmp_path, ["a cat", "dogs and cat at night", "a man", ""], packed)
+    np.testing.assert_allclose(found, expected, atol=1e-6 * np.linalg.norm(expected, axis=1).max())
+
+
+def test_training_does_not_start_from_weights_of_tokens(models, tmp_path):
+    out = export(models, "mean", tmp_path / "out", pooling="sif")
+    with pytest.raises(UserError, match=r"training cannot keep \(WordWeights\); give --model.pooling"):
+        adopt_interface(load_config(None, {"init": str(out)}))
 
 
 def test_weights_from_prepared_data_are_of_its_tokens(models, tmp_path, capsys):
