@@ -69,7 +69,7 @@ def pieces_of(sources: Sequence[Source]) -> list[Piece]:
     """
     found: list[Piece] = []
     for number, source in enumerate(sources):
-        marked, note = _marked(source)
+        marked, note = files_with_headings(source)
         if note:
             print(note, file=sys.stderr, flush=True)
         if marked:
@@ -86,15 +86,15 @@ def pieces_of(sources: Sequence[Source]) -> list[Piece]:
 def is_read_by_search(sources: Sequence[Source]) -> bool:
     """Return whether `clearly search --split` reads all of these sources, as they are."""
     try:
-        tasks = plan_tasks(list(sources))
-        for task in tasks:
-            next(documents(task, sources[task.source], Faults()), None)
+        for source in sources:
+            for task in () if files_with_headings(source)[0] else plan_tasks([source]):
+                next(documents(task, source, Faults()), None)
     except UserError:
         return False
-    return not any(_marked(source)[0] for source in sources)
+    return True
 
 
-def _marked(source: Source) -> tuple[list[Path], str]:
+def files_with_headings(source: Source) -> tuple[list[Path], str]:
     """Return the files with headings that a source names, if it is read for them alone; and what to say.
 
     It is where they hold most of its bytes; beside much data, as the README of a data set, they are left out.

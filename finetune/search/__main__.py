@@ -1,23 +1,25 @@
 """Find the sentences of a text that mean most nearly what a query means.
 
     clearly search runs/demo --text corpus.txt "a storm at sea"
-    clearly search runs/demo --text 'my/*.jsonl' --split "a storm at sea"          # documents, by sentences
+    clearly search runs/demo --text 'my/*.md' --split "a storm at sea"             # documents, by sentences
     clearly search runs/demo --text corpus.txt --queries queries.txt --out found.jsonl
     clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
 
 A text is sentences, one a line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
-split into sentences as there. Its vectors are kept in RUN/search (or results/MODEL/search), so
+or markdown and reStructuredText, split into sentences as there. Its vectors are kept in RUN/search (or results/MODEL/search), so
 that a second search by the same weights encodes the query and new sentences alone.
 """
 
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from finetune.encoders.models import EmbeddingModel, open_model, with_kept_vectors
 from finetune.encoders.source import names_function, resolve
 from finetune.flags import Model, Pooling, VectorPrecision
+from finetune.judge.reading import Piece, files_with_headings
 from finetune.search.index import Hit, SentenceIndex
 from pretrain.benchmarks.files import is_file_of_lines, read_queries, read_sentences
 from pretrain.common import cli
@@ -50,8 +52,8 @@ def search(
 
     Args:
         query: what to look for.
-        text: sentences, one a line; with --split any text, jsonl, csv or parquet files, between commas, a
-            folder or a glob, or a list of mappings in YAML.
+        text: sentences, one a line; with --split any text, markdown, rst, jsonl, csv or parquet files, between
+            commas, a folder or a glob, or a list of mappings in YAML.
         split: split the texts into sentences, as `clearly prepare` does.
         top: how many sentences to show.
         queries: a file with a query a line, in place of one.
@@ -106,7 +108,7 @@ def read_lines(text: str) -> list[str]:
     """Return the different sentences of a file with one a line."""
     _refuse_prepared(text)
     if os.path.isdir(text) or not is_file_of_lines(Path(text)):
-        kinds = "folders, text, jsonl, csv and parquet files, and data sets of the hub"
+        kinds = "folders, text, markdown, jsonl, csv and parquet files, and data sets of the hub"
         raise UserError(
             f"--text {text} is no file of sentences, one a line: add --split, which reads {kinds}"
         )
@@ -121,19 +123,16 @@ def read_split(text: str) -> list[str]:
     What cannot be read is printed to standard error.
 
     Args:
-        text: sources of `clearly prepare`, as typed there: files, folders, globs and data sets of the hub, by
+        text: sources of `clearly adapt`, as typed there: files, folders, globs and data sets of the hub, by
             commas, or a list of mappings in YAML.
     """
     _refuse_prepared(text)
     faults, found = Faults(), dict[str, None]()
     given = parse_value(text, list[Source], "--text")
     try:
-        sources = data_config({"sources": given}).sources
-        for task in plan_tasks(sources):
-            of_task = Faults(faults.counts)  # each names a few of its own
-            for document in documents(task, sources[task.source], of_task):
+        for source in data_config({"sources": given}).sources:
+            for document in _documents(source, faults):
                 found |= dict.fromkeys(sentences_of(document))
-            faults.named += of_task.named
     except UserError as error:
         # a preparation's flag for the same
         raise UserError(f"--text {text}: {error}".replace("--source ", "--text ")) from error
@@ -144,6 +143,19 @@ def read_split(text: str) -> list[str]:
     if not found:
         raise UserError(f"--text {text}: there is no sentence in it")
     return list(found)
+
+
+def _documents(source: Source, faults: Faults) -> Iterator[str]:
+    """Yield the documents of a source; of markdown and reStructuredText without marks."""
+    with_headings, note = files_with_headings(source)
+    if note:
+        print(note, file=sys.stderr)
+    for file in with_headings:
+        yield from (document.whole for document in Piece(0, source, file=file).documents())
+    for task in () if with_headings else plan_tasks([source]):
+        of_task = Faults(faults.counts)  # each names a few of its own
+        yield from documents(task, source, of_task)
+        faults.named += of_task.named
 
 
 def _refuse_prepared(folder: str) -> None:
