@@ -6,8 +6,8 @@
     clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
 
 A text is sentences, one a line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
-or markdown and reStructuredText, split into sentences as there. Its vectors are kept in RUN/search (or results/MODEL/search), so
-that a second search by the same weights encodes the query and new sentences alone.
+or markdown and reStructuredText, split into sentences as there. Its vectors are kept in RUN/search (or
+results/MODEL/search), so that a second search by the same weights encodes the query and new sentences alone.
 """
 
 import json
@@ -52,7 +52,7 @@ def search(
 
     Args:
         query: what to look for.
-        text: sentences, one a line; with --split any text, markdown, rst, jsonl, csv or parquet files, between
+        text: sentences, one a line; with --split text, markdown, rst, jsonl, csv or parquet files, between
             commas, a folder or a glob, or a list of mappings in YAML.
         split: split the texts into sentences, as `clearly prepare` does.
         top: how many sentences to show.

@@ -235,7 +235,9 @@ def table() -> str:
             named = f"`{rule}`" + (f" ({', '.join(notes)})" if notes else "")
             rules_by_wrong.setdefault(verdicts.count("wrong"), []).append(named)
     lines = [f"| wrong of {PER_RULE} | augmentations |", "|---:|---|"]
-    return "\n".join([*lines, *(f"| {wrong} | {', '.join(names)} |" for wrong, names in sorted(rules_by_wrong.items()))])
+    return "\n".join(
+        [*lines, *(f"| {wrong} | {', '.join(names)} |" for wrong, names in sorted(rules_by_wrong.items()))]
+    )
 
 
 def shares_changed() -> dict[str, list[str]]:

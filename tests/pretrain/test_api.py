@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forked_python import forked_children
-from run_helpers import ROOT, TINY, command, finish, records, start, write_corpus
+from run_helpers import ROOT, TINY, command, finish, start, write_corpus
 from sts_layout import write_layout
 
 from pretrain import api

@@ -48,7 +48,7 @@ def test_every_augmentation_of_augcse_is_there():
 
 
 def test_the_documentation_has_the_sets():
-    text = (Path(__file__).parents[3] / "docs" / "augmentations.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "augmentations.md").read_text().split("### AugCSE\n")[1]
     shown: set[str] = set()
     for size in (4, 8, 12, 16):
         (row,) = [line for line in text.splitlines() if line.startswith(f"| `augcse-{size}` |")]
