@@ -101,9 +101,7 @@ def table(rows: Mapping[str, Mapping[str, Any]], queries: int, passages: int) ->
         cells = "".join(f"{_cell(row['figures'][metric]):>22}" for metric in METRICS)
         to_start = row["less"].get(START)
         lines.append(f"  {name:18}{cells}   " + (_difference(to_start) if to_start else ""))
-    lines.append(
-        f"  {queries:,} held-out queries among {passages:,} passages; in brackets 95% over the queries"
-    )
+    lines.append(f"  {queries:,} held-out queries among {passages:,} passages; in brackets: 95% intervals")
     return [line.rstrip() for line in lines]
 
 

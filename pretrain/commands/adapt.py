@@ -158,8 +158,9 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     print(
         f"  documents  {counts['documents']:,}: {counts['heldout']:,} held out, {counts['training']:,} to "
         f"train on, {counts['copies']:,} in neither (they repeat held-out ones)\n"
-        f"  pairs      {KINDS[test.kind]}; queries there are: "
+        f"  pairs      {KINDS[test.kind]} (held-out queries by kind: "
         + ", ".join(f"{kind} {count:,}" for kind, count in test.found.items())
+        + ")"
     )
     for query, passage in test.shown:
         print(f"             {shortened(query, 60)} -> {shortened(passage, 100)}")
@@ -192,13 +193,13 @@ def _report(judge: Judge, init: str, prepare: DataConfig, text: str, out: Path, 
     if not is_read_by_search(prepare.sources):
         key = "positive" if prepare.unit == "record" else "text"
         text = json.dumps([{"source": f"{out / JUDGE}/train-*.jsonl", "text_key": key}])
-    run, texts = map(shlex.quote, map(str, (out, text)))
+    start, run, texts = map(shlex.quote, map(str, (init, out, text)))
     if report["kept"] == START:
         lines += ["", f"  note       what follows uses best/, which is the start; {trained} was trained"]
     print(
         "\n".join(lines)
         + f'\n\n  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained\n'
-        f'  search     clearly search {run} --text {texts} --split "what to look for"\n'
+        f'  search     clearly search {start} --beside {run} --text {texts} --split "what to look for"\n'
         f"  evaluate   clearly sts {run} --eval-data {shlex.quote(eval_data or 'DIR')}\n\n{last}"
     )
 

@@ -116,7 +116,10 @@ def test_a_run_that_only_gets_worse_says_that_its_start_was_best(tiny_data, tmp_
     summary = json.loads((run / "report" / "summary.json").read_text())
     assert (summary["best_step"], summary["best"]["heldout_mlm_loss"]) == (0, losses[0])
     # Evaluations, post-training and the summary's own suggestion mean the same weights, and say so.
-    assert f"{run} stands for its best/, step 0" in output and f"clearly sts '{run}'" in output
+    assert (
+        f"evaluations of {run} use its best/, step 0 (lowest held-out MLM loss" in output
+        and f"clearly sts '{run}'" in output
+    )
     source = resolve(run)
     assert (source.location, source.run) == (str(run / "best"), run)
     assert (
