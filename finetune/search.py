@@ -1,13 +1,13 @@
 """Find the sentences of a text that mean most nearly what a query means.
 
     clearly search runs/demo --text corpus.txt "a storm at sea"
-    clearly search runs/demo --text 'my/*.jsonl' --split "a storm at sea"          # documents, by sentences
+    clearly search runs/demo --text 'my/*.md' --split "a storm at sea"             # documents, by sentences
     clearly search runs/demo --text corpus.txt --queries queries.txt --out found.jsonl
     clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
 
 A text is sentences, one a line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
-split into sentences as there. Its vectors are kept in RUN/search (or results/MODEL/search), so
-that a second search by the same weights encodes the query and new sentences alone.
+or markdown and reStructuredText, split into sentences as there. Its vectors are kept in RUN/search (or
+results/MODEL/search), so that a second search by the same weights encodes the query and new sentences alone.
 """
 
 import json
@@ -72,8 +72,8 @@ def search(
 
     Args:
         query: what to look for.
-        text: sentences, one a line; with --split any text, jsonl, csv or parquet files, between commas, a
-            folder or a glob, or a list of mappings in YAML.
+        text: sentences, one a line; with --split text, markdown, rst, jsonl, csv or parquet files, between
+            commas, a folder or a glob, or a list of mappings in YAML.
         split: split the texts into sentences, as `clearly prepare` does.
         top: how many sentences to show.
         queries: a file with a query a line, in place of one.

@@ -11,7 +11,8 @@ from pretrain.config.data import Source, data_config
 from pretrain.data.manifest import MANIFEST
 from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.rows import Faults, documents
+from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.structured import structured
 
 _MOST_NAMED = 20  # of what cannot be read
 
@@ -20,7 +21,7 @@ def read_lines(text: str) -> list[str]:
     """Return the different sentences of a file with one a line."""
     _refuse_prepared(text)
     if os.path.isdir(text) or not is_file_of_lines(Path(text)):
-        kinds = "folders, text, jsonl, csv and parquet files, and data sets of the hub"
+        kinds = "folders, text, Markdown, jsonl, csv and parquet files, and data sets of the hub"
         raise UserError(
             f"--text {text} is no file of sentences, one a line: add --split, which reads {kinds}"
         )
@@ -43,10 +44,10 @@ def read_split(text: str) -> list[str]:
     given = parse_value(text, list[Source], "--text")
     try:
         sources = data_config({"sources": given}).sources
-        for task in plan_tasks(sources):
+        for task in plan_tasks(sources, structure=True):
             of_task = Faults(faults.counts)  # each names a few of its own
-            for document in documents(task, sources[task.source], of_task):
-                found |= dict.fromkeys(sentences_of(document))
+            for document in structured(task, sources[task.source], of_task):
+                found |= dict.fromkeys(sentences_of(document.whole))
             faults.named += of_task.named
     except UserError as error:
         # a preparation's flag for the same

@@ -169,8 +169,9 @@ def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
     lines = []
     for name, of_tasks in found.items():
         models = dict.fromkeys(model for of_models in of_tasks.values() for model in of_models)
-        for model in list(models)[1:]:
-            lines.append(f"{name}, {model}:")
+        first, *others = models
+        for model in others:
+            lines.append(f"{name}: {model}, less {first} [95% interval]")
             rows = {task: of_models[model] for task, of_models in of_tasks.items() if model in of_models}
             width = max(map(len, rows))
             lines += [

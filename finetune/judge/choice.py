@@ -219,8 +219,10 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     """Return the table and what follows from it in words, what is kept last."""
     chosen, rows, kept = report["chosen"], report["rows"], report["kept"]
     lines = [*report["table"], "", *cost_lines(report["costs"]), ""]
-    alphas = ", ".join(f"{alpha}: {figure:.1f}" for alpha, figure in chosen["dev"].items())
-    lines.append(f"  nDCG@10 on the other half of the queries by share of the adaptation: {alphas}")
+    alphas = ", ".join(f"{figure:.1f} ({alpha})" for alpha, figure in chosen["dev"].items())
+    lines.append(
+        f"  nDCG@10 on the half of the documents that chooses, from start (0) to adapted (1): {alphas}"
+    )
     for alpha, one in report["similarity"].items():
         if _row(float(alpha)) in rows:
             line = f"  STS-B dev, {_row(float(alpha))}: {one['value']:.1f}"

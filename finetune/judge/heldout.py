@@ -39,10 +39,9 @@ from pretrain.common.files import (
     write_durably,
 )
 from pretrain.config.data import Source
-from pretrain.prepare.sources.markup import MARKUP, Pair
+from pretrain.prepare.sources.markup import Pair
 from pretrain.prepare.sources.planning import files_at, kind_of, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
-from pretrain.prepare.sources.rows import Faults, documents
 from pretrain.prepare.sources.structure import KINDS, Document, pairs_of
 
 HALVES = ("dev", "test")
@@ -375,14 +374,3 @@ def _rows(document: Document, own: set[str], kind: str) -> Iterator[dict[str, st
     for first, second in (pair for of_kind in pairs.values() for pair in of_kind):
         if first not in own and second not in own:
             yield {"text": first, "positive": second}
-
-
-def is_read_by_search(sources: Sequence[Source]) -> bool:
-    """Return whether `clearly search --split` reads all of these sources, as they are."""
-    try:
-        tasks = plan_tasks(list(sources))
-        for task in tasks:
-            next(documents(task, sources[task.source], Faults()), None)
-        return not any(task.kind in MARKUP.values() for task in plan_tasks(list(sources), structure=True))
-    except UserError:
-        return False

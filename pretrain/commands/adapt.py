@@ -14,7 +14,6 @@ is finished shows the report again.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -168,8 +167,9 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
         f"  documents  {counts['documents']:,}: {counts['heldout']:,} held out, {counts['training']:,} to "
         f"train on, {counts['copies']:,} in neither (they repeat held-out ones)"
         + (f", {counts['neighbours']:,} left out beside held-out ones" if counts["neighbours"] else "")
-        + f"\n  pairs      {KINDS[test.kind]}; queries there are: "
+        + f"\n  pairs      {KINDS[test.kind]} (held-out queries by kind: "
         + ", ".join(f"{kind} {count:,}" for kind, count in test.found.items())
+        + ")"
     )
     for query, passage in test.shown:
         print(f"             {shortened(query, 60)} -> {shortened(passage, 100)}")
@@ -190,7 +190,6 @@ def _report(judge: Judge, init: str, prepare: DataConfig, text: str, out: Path, 
     """Judge what was trained, unless that is done, and print what came of it and what to type next."""
     from finetune.encoders.models import open_model
     from finetune.judge.choice import read_report, report_lines
-    from finetune.judge.heldout import is_read_by_search
     from finetune.judge.scores import START
 
     trained, best, path = out / "export", out / "best", out / "report" / REPORT
@@ -199,16 +198,13 @@ def _report(judge: Judge, init: str, prepare: DataConfig, text: str, out: Path, 
         report = judge.decide(export_of(init), trained, best, partial(open_model, quiet=True))
         replace_durably(path, to_json(report))
     *lines, last = report_lines(report)
-    if not is_read_by_search(prepare.sources):
-        key = "positive" if prepare.unit == "record" else "text"
-        text = json.dumps([{"source": f"{out / JUDGE}/train-*.jsonl", "text_key": key}])
-    run, texts = map(shlex.quote, map(str, (out, text)))
+    start, run, texts = map(shlex.quote, map(str, (init, out, text)))
     if report["kept"] == START:
         lines += ["", f"  note       what follows uses best/, which is the start; {trained} was trained"]
     print(
         "\n".join(lines)
         + f'\n\n  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained\n'
-        f'  search     clearly search {run} --text {texts} --split "what to look for"\n'
+        f'  search     clearly search {start} --beside {run} --text {texts} --split "what to look for"\n'
         f"  evaluate   clearly sts {run} --eval-data {shlex.quote(eval_data or 'DIR')}\n\n{last}"
     )
 

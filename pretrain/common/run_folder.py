@@ -78,6 +78,9 @@ def describe_export(policy: dict[str, Any] | None) -> str:
     except (KeyError, TypeError):
         return ""
     where = f"step {step:,} of {steps:,}"
+    if (share := policy.get("average", {}).get("alpha")) is not None:
+        averaged = f", {share:g} of it and {1 - share:g} of the start" if 0 < share < 1 else ""
+        return f"{where}{averaged}, chosen by clearly adapt" if share else "the start, kept by clearly adapt"
     if progress.get("best_step") != step or progress.get("best_score") is None:
         return where
     score = progress["best_score"] * (-1 if progress["best_by"] in LOWER_IS_BETTER else 1)

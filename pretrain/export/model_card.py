@@ -31,7 +31,10 @@ PAPERS = {
     "distill": "Reimers and Gurevych 2020, arXiv:2004.09813; Hofstätter et al. 2020, arXiv:2010.02666",
     "retain": "Li and Hoiem 2016, Learning without Forgetting, arXiv:1606.09282",
 }
-SCORES = LABELS | {"partner_among": "... candidates"}
+SCORES = LABELS | {
+    "partner_among": "... candidates",
+    "view_signal": "variance between sequences over that between two views of one",
+}
 POOLING = {
     "cls": "the last layer's state of the first token",
     "mean": "the mean over the tokens of the last layer",
@@ -40,7 +43,12 @@ POOLING = {
     "last-two": "the mean over the tokens of the last two layers",
 }
 EVALUATION, AFTER_EVALUATION = "## Evaluation", "## Technical Specifications"
-TASK_TYPES = {"sts": "sentence-similarity", "zh_sts": "sentence-similarity", "clustering": "clustering"}
+TASK_TYPES = {
+    "sts": "sentence-similarity",
+    "zh_sts": "sentence-similarity",
+    "clustering": "clustering",
+    "nanobeir": "information-retrieval",
+}
 """Evaluation -> the hub's name of such a task; all others classify."""
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 
@@ -161,7 +169,8 @@ def _card_data(recipe: dict[str, Any]) -> ModelCardData:
     init = recipe["model"].get("init")
     # the hub knows no folders, and one that is gone may name a person
     of_hub = init is not None and not Path(init).is_absolute() and not Path(init).exists()
-    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "fill-mask"]
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
+    tags += ["fill-mask"] if _is_masked(recipe) else []
     return ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",

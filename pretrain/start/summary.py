@@ -219,10 +219,11 @@ def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evalu
             f"{progress.unimproved} evaluations were not better by {by} than that of step "
             f"{progress.best_step:,} (train.patience)"
         )
-    stands_for = f"best/, step {progress.best_step:,} by {by}" if has_best else "export/: it has no best/"
+    which = f"best/, step {progress.best_step:,} ({'lowest' if 'loss' in by else 'highest'} {by})"
+    which = which if has_best else "export/"
     print(
         f"\n  {steps:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}; "
-        f"the last step is exported to {run / 'export'}\n  {run} stands for its {stands_for}: "
+        f"the last step is exported to {run / 'export'}\n  evaluations of {run} use its {which}: "
         + shlex.join(["clearly", "sts", str(run)])
     )
     content = {

@@ -2,7 +2,7 @@
 
     python tests/augment/readings.py update      # rewrite the files: changed and new outputs become unread
     python tests/augment/readings.py fresh sda:mv words:colors     # read other sentences of these rules
-    python tests/augment/readings.py table       # the share that is wrong by rule, for docs/augmentations.md
+    python tests/augment/readings.py table       # how many are wrong, by rule, for docs/augmentations.md
     python tests/augment/readings.py changed     # the share that WordNet's rules change, for the same page
 
 The sentences are those of the test set of UD English-EWT (CLEAR_DATA/UD/English-EWT, CC BY-SA 4.0), on which
@@ -18,7 +18,6 @@ import csv
 import gzip
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -217,17 +216,21 @@ def most_wrong(group: str, rule: str) -> int:
 
 
 def table() -> str:
-    """The share of wrong outputs by rule, in Markdown."""
-    lines = ["| augmentation | read | wrong | share |", "|---|---:|---:|---:|"]
+    """The rules by the number of wrong outputs among those read, in Markdown."""
+    rules_by_wrong: dict[int, list[str]] = {}
     for group, rules in GROUPS.items():
-        readings, of = load(group), ", Chinese" if group == "chinese" else ""
+        readings = load(group)
         for rule in rules:
-            count = Counter(reading.verdict for reading in readings if reading.rule == rule)
-            read = count["right"] + count["wrong"]
-            lines.append(
-                f"| `{rule}`{of} | {read} | {count['wrong']} | {count['wrong'] / max(1, read):.0%} |"
-            )
-    return "\n".join(lines)
+            verdicts = [reading.verdict for reading in readings if reading.rule == rule]
+            notes = ["Chinese"] * (group == "chinese")
+            if len(verdicts) != PER_RULE:
+                notes.append(f"of {len(verdicts)}")
+            named = f"`{rule}`" + (f" ({', '.join(notes)})" if notes else "")
+            rules_by_wrong.setdefault(verdicts.count("wrong"), []).append(named)
+    lines = [f"| wrong of {PER_RULE} | augmentations |", "|---:|---|"]
+    return "\n".join(
+        [*lines, *(f"| {wrong} | {', '.join(names)} |" for wrong, names in sorted(rules_by_wrong.items()))]
+    )
 
 
 def shares_changed() -> dict[str, list[str]]:

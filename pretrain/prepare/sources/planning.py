@@ -219,7 +219,8 @@ def _of_preparation(file: Path) -> bool:
 def _plan_file(number: int, source: Source, file: Path, records: bool, structure: bool) -> list[ReadTask]:
     kind = source.format if source.format != "auto" else kind_of(file.name, structure)
     if kind is None:
-        raise UserError(f"source {file}: give its `format`: text, jsonl, csv, tsv or parquet.")
+        how = f"""--source '[{{source: "{source.source}", format: text}}]'"""
+        raise UserError(f"source {file}: give its `format`, as in {how} (or jsonl, csv, tsv, parquet).")
     if not os.access(file, os.R_OK):
         raise UserError(f"source {file} cannot be read: permission denied.")
     stored = file.stat().st_size

@@ -63,7 +63,8 @@ class ScatterRecords(Scatter):
         decision = self.decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         first: TextRecord | None = None
-        labels, scores = 0, []
+        labels = 0
+        scores: list[float] = []
         for record in self._records(task, rank, counts):
             key = bk.text_key(record.texts[0].encode("utf-8", "replace"), seed)
             heldout = self.is_heldout(key, decision, hashes)
@@ -84,9 +85,8 @@ class ScatterRecords(Scatter):
         SentenceCounts(counts).write(self.work, rank)
         if first is not None:
             columns = ["text", *(name for name in _COLUMNS[1:] if counts[f"records_with_{name}"])]
-            found = TaskColumns(
-                columns=columns, labels=labels, position=first.position, scores=scores or None
-            )
+            bounds = (min(scores), max(scores)) if scores else None
+            found = TaskColumns(columns=columns, labels=labels, position=first.position, scores=bounds)
             found.write(self.work, rank)
 
     def _records(self, task: ReadTask, rank: int, counts: Counter[str]) -> Iterator[TextRecord]:

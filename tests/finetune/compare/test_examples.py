@@ -72,7 +72,7 @@ def test_differences_have_intervals_over_the_examples(models, tmp_path, capsys):
     assert average["low"] < average["difference"] < average["high"]
     assert set(found["glue"]["RTE"]) == {"plain", "better"}
     printed = capsys.readouterr().out
-    assert "senteval, better:" in printed and "~ +0.00 [+0.00, +0.00]" in printed
+    assert "senteval: better, less plain [95% interval]" in printed and "~ +0.00 [+0.00, +0.00]" in printed
     page = (tmp_path / "out" / "compare.html").read_text()
     assert "better less plain" in page and "SST5 (accuracy)" in page
     assert "better was evaluated differently: median of 1 seeds; plain: median of 5 seeds" in page

@@ -17,7 +17,6 @@ from finetune.judge.heldout import (
     _halves,
     documents_of,
     is_copy,
-    is_read_by_search,
     make_test,
     shingles,
     training_sources,
@@ -144,24 +143,23 @@ def test_files_with_headings_are_read_whole_and_tables_by_their_first_two_column
     assert make_test(data_config({"sources": str(table)}).sources, tmp_path / "b", 0, False).kind == "columns"
 
 
-def test_what_search_cannot_read_it_reads_of_the_texts_to_train_on(tmp_path):
+def test_search_reads_files_with_headings_and_of_other_columns_the_texts_to_train_on(tmp_path):
     folder = tmp_path / "docs"
     folder.mkdir()
     for number in range(150):
         (folder / f"{number}.md").write_text(
-            f"# Page {number}\n\nHere {' '.join(random.Random(number).choices(WORDS, k=9))}.\n"
+            f"# Page {number}\n\nHere is `one` of {' '.join(random.Random(number).choices(WORDS, k=9))}.\n"
         )
     sources = data_config({"sources": str(folder)}).sources
+    found = read_split(str(folder / "*.md"))
+    assert len(found) == 300 and found[:1] == ["Page 0"] and found[1].startswith("Here is one of word")
     make_test(sources, tmp_path / "judge", 0, True)
-    assert not is_read_by_search(sources)
     given = [{"source": f"{tmp_path / 'judge'}/train-*.jsonl", "text_key": "positive"}]
     found = read_split(json.dumps(given))
-    assert 100 < len(found) < 150 and all(text.startswith("Here word") for text in found)
+    assert 100 < len(found) < 150 and all(text.startswith("Here is one of word") for text in found)
     asked = tmp_path / "asked.jsonl"
     asked.write_text('{"question": "who is it", "answer": "it is nobody at all"}\n' * 3)
-    assert not is_read_by_search(data_config({"sources": str(asked)}).sources)
-    written(tmp_path / "mine.jsonl")
-    assert is_read_by_search(data_config({"sources": str(tmp_path / "mine.jsonl")}).sources)
+    assert read_split(str(asked)) == ["who is it", "it is nobody at all"]
 
 
 def test_nothing_left_to_train_on_is_one_error_and_leaves_no_test(tmp_path):

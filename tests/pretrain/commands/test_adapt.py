@@ -82,13 +82,15 @@ def test_a_published_type_from_its_folder_to_an_export(tmp_path, text):
     assert len(extended) == len(own) + 1
     # what to type next
     (line,) = (line for line in output.splitlines() if line.startswith("  search "))
-    assert line == f'  search     clearly search {out} --text {text} --split "what to look for"'
+    assert (
+        line == f'  search     clearly search {start} --beside {out} --text {text} --split "what to look for"'
+    )
     call(search, *shlex.split(line)[3:])
     # the report: what is printed is what is in its file, and what is kept is better or the start
     report, rows = report_of(out), report_of(out)["rows"]
     assert (
         report["kind"] == "neighbour"
-        and f"queries there are: neighbour {report['found']['neighbour']}" in output
+        and f"held-out queries by kind: neighbour {report['found']['neighbour']}" in output
     )
     assert output.count("held-out queries among") == 2 and set(rows) >= {"start", "adapted"}
     for row in rows.values():

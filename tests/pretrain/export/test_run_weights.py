@@ -117,7 +117,10 @@ def test_a_run_that_only_gets_worse_says_that_its_start_was_best(tiny_data, tmp_
     summary = json.loads((run / "report" / "summary.json").read_text())
     assert (summary["best_step"], summary["best"]["heldout_mlm_loss"]) == (0, losses[0])
     # Evaluations, post-training and the summary's own suggestion mean the same weights, and say so.
-    assert f"{run} stands for its best/, step 0" in output and f"clearly sts '{run}'" in output
+    assert (
+        f"evaluations of {run} use its best/, step 0 (lowest held-out MLM loss" in output
+        and f"clearly sts '{run}'" in output
+    )
     source = resolve(run)
     assert (source.location, source.run) == (str(run / "best"), run)
     assert (
@@ -125,3 +128,16 @@ def test_a_run_that_only_gets_worse_says_that_its_start_was_best(tiny_data, tmp_
     )
     assert load_config(None, {"init": str(run)}).model.init == str(run / "best")
     assert describe_export(read_policy(run / "export")) == "step 6 of 6"
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (0.0, "the start, kept by clearly adapt"),
+        (0.25, "step 5 of 5, 0.25 of it and 0.75 of the start, chosen by clearly adapt"),
+        (1.0, "step 5 of 5, chosen by clearly adapt"),
+    ],
+)
+def test_weights_that_adapt_has_chosen_are_named_so(share, said):
+    policy = {"step": 5, "progress": {}, "recipe": {"train": {"steps": 5}}, "average": {"alpha": share}}
+    assert describe_export(policy) == said
