@@ -280,7 +280,7 @@ class SentenceEncoder(nn.Module):
     def why_not_repeatable(self, row: PackedRow) -> str:
         """Return why a pass over a row launches other things than over others of its `shape`; "" else."""
         if row.pooled is not None:
-            return "prompts are left out of means"
+            return "prompts are left out of means, or tokens weighted"
         if row.order is not None:
             return "its sequences are not in order of length"
         heads = layers_of(self.lm)[0].heads
