@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for package in ("augment", "finetune", "pretrain")
     for path in (ROOT / package).rglob("*.py")
-    if ">>> " in path.read_text()
+    if re.search(r"^ *>>> ", path.read_text(), re.MULTILINE)
 )
 
 

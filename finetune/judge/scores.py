@@ -126,8 +126,8 @@ def table(rows: Mapping[str, Mapping[str, Any]], queries: int, documents: int, p
         to_start = row["less"].get(START)
         lines.append(f"  {name:18}{cells}   " + (_difference(to_start) if to_start else ""))
     lines.append(
-        f"  {queries:,} queries of {documents:,} held-out documents among {passages:,} passages; in brackets: 95% "
-        "intervals over the documents"
+        f"  {queries:,} queries of {documents:,} held-out documents among {passages:,} passages; "
+        "in brackets: 95% intervals over the documents"
     )
     return [line.rstrip() for line in lines]
 
