@@ -293,7 +293,8 @@ class DistinctLanes(Lanes):
         texts = self.texts.take(self._first[chunk] + index, axis=0)
         arranged = np.arange(self.num_sequences)
         starts = np.arange(self.lanes + 1) * self.num_sequences // self.lanes
-        ahead, passed = starts[:-1].copy(), [[] for _ in range(self.lanes)]
+        ahead = starts[:-1].copy()
+        passed: list[list[int]] = [[] for _ in range(self.lanes)]
         for offset, share in self._steps_of(epoch):
             drawn = starts[:-1, None] + offset + np.arange(share)
             if not any(passed):  # mostly no text repeats, and nothing waits

@@ -49,7 +49,8 @@ class ScatterRecords(Scatter):
         decision = self.decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         first: TextRecord | None = None
-        labels, scores = 0, []
+        labels = 0
+        scores: tuple[float, float] | None = None
         together = self.config.positives == "together"
         for record in records(task, self.config.sources[task.source], together):
             key = bk.text_key(record.texts[0].encode("utf-8", "replace"), seed)
@@ -58,7 +59,8 @@ class ScatterRecords(Scatter):
             texts.add((bk.text_key(joined, seed), len(joined), task.source, heldout), joined)
             first = first or record
             if isinstance(record.label, float):
-                scores = [min([*scores, record.label]), max([*scores, record.label])]
+                bounds = (*(scores or ()), record.label)
+                scores = min(bounds), max(bounds)
             elif record.label is not None:
                 labels = max(labels, record.label + 1)
             counts["records"] += 1
@@ -71,9 +73,7 @@ class ScatterRecords(Scatter):
         SentenceCounts(counts).write(self.work, rank)
         if first is not None:
             columns = ["text", *(name for name in _COLUMNS[1:] if counts[f"records_with_{name}"])]
-            found = TaskColumns(
-                columns=columns, labels=labels, position=first.position, scores=scores or None
-            )
+            found = TaskColumns(columns=columns, labels=labels, position=first.position, scores=scores)
             found.write(self.work, rank)
 
 
