@@ -281,9 +281,8 @@ class LoadingConfig(Section):
         other = "data.cache" if self.cache else "data.folder (--data)"
         two = self.sets and (self.folder is not None or self.cache)
         refuse(two, f"data.sets and {other} exclude each other: leave one of them out")
-        other = "data.sets" if self.sets else "data.damaged=skip"
-        two = self.sets or self.damaged == "skip"
-        refuse(two and self.no_duplicates, f"data.no_duplicates and {other} exclude each other")
+        barred = "data.sets" if self.sets else "data.damaged=skip" if self.damaged == "skip" else None
+        refuse(barred and self.no_duplicates, f"data.no_duplicates and {barred} exclude each other")
         folders = {one.folder.resolve() for one in self.sets}
         refuse(len(folders) < len(self.sets), "data.sets names a folder twice: give it a larger weight")
         some = len({one.weight is None for one in self.sets}) > 1

@@ -64,7 +64,7 @@ class ScatterRecords(Scatter):
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         first: TextRecord | None = None
         labels = 0
-        scores: list[float] = []
+        scores: tuple[float, float] | None = None
         for record in self._records(task, rank, counts):
             key = bk.text_key(record.texts[0].encode("utf-8", "replace"), seed)
             heldout = self.is_heldout(key, decision, hashes)
@@ -72,7 +72,8 @@ class ScatterRecords(Scatter):
             texts.add((bk.text_key(joined, seed), len(joined), task.source, heldout), joined)
             first = first or record
             if isinstance(record.label, float):
-                scores = [min([*scores, record.label]), max([*scores, record.label])]
+                bounds = (*(scores or ()), record.label)
+                scores = min(bounds), max(bounds)
             elif record.label is not None:
                 labels = max(labels, record.label + 1)
             counts["records"] += 1
@@ -85,8 +86,7 @@ class ScatterRecords(Scatter):
         SentenceCounts(counts).write(self.work, rank)
         if first is not None:
             columns = ["text", *(name for name in _COLUMNS[1:] if counts[f"records_with_{name}"])]
-            bounds = (min(scores), max(scores)) if scores else None
-            found = TaskColumns(columns=columns, labels=labels, position=first.position, scores=bounds)
+            found = TaskColumns(columns=columns, labels=labels, position=first.position, scores=scores)
             found.write(self.work, rank)
 
     def _records(self, task: ReadTask, rank: int, counts: Counter[str]) -> Iterator[TextRecord]:
