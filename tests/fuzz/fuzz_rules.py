@@ -17,9 +17,8 @@ from augment.text.parsed import ParsedSentence, without_parse
 
 _SDA = ("pi", "mv", "dn", "neg")
 _ENGLISH = [entry.name for entry in CATALOGUE.values() if entry.kind == "text" and entry.load is None]
-_ENGLISH += [f"{name}:variant=code" for name in _SDA]
 _ENGLISH += [f"tense:to={to}" for to in ("past", "present", "future")]
-_CHINESE = [f"{name}:variant={variant}" for name in _SDA for variant in ("paper", "code")]
+_CHINESE = list(_SDA)
 _MOST_GROWTH = 60  # characters out for one in; a number of three digits becomes 30 letters
 _UNICODE = [text for text in ODD_TEXTS if text and not any(0xD800 <= ord(c) < 0xE000 for c in text)]
 _SPACES = (" ", "\n", "\t", "\xa0", "\u3000", "  ", "\r\n", "\x85", "\u2028")

@@ -174,7 +174,7 @@ def test_the_list_says_what_text_augmentations_do_to_the_meaning_and_need(call):
     status, output, _ = call("--list")
     entry = output[output.index("\nneg  (text)") :]
     assert status == 0 and "meaning: altering" in entry and "needs: a dependency parse (--parser" in entry
-    assert "variant=paper (one of paper, code)" in entry
+    assert "phrases=sound (one of sound, published)" in output
     assert "He travelled widely in Europe. -> He did not travel widely in Europe." in entry
 
 
