@@ -195,7 +195,7 @@ def _cell(what: str, value: Any) -> Any:
     if what == "number":
         try:
             return number if math.isfinite(number := float(value)) else None
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # of an integer with hundreds of digits
             return None
     if what == "label" and not (value is None or value != value or isinstance(value, list | dict)):
         value = str(value)

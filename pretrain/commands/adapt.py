@@ -99,7 +99,7 @@ def main(
         _require_a_batch(rest["sources"], settings)
         data = prepare(out=out / "data", **(settings.data.prepare.model_dump(exclude_unset=True) | rest))
         summary = read_summary(out)
-        if summary is None or summary["steps"] < settings.train.steps:
+        if summary is None or not (summary.get("stopped_early") or summary["steps"] >= settings.train.steps):
             _step(3, f"train {init} on it")
             train(config, data=data, run=out, resume="auto", **(overrides | start))
     except KeyboardInterrupt:

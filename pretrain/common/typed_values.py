@@ -141,8 +141,10 @@ def named_places(value: Any) -> dict[str, str]:
 
     value: a text with commas, a list of texts, or a mapping of names to places.
     """
+    if value is None or value == "none":
+        return {}
     if isinstance(value, dict):
-        value = [f"{name}={place}" for name, place in value.items()]
+        return {str(name): str(place) for name, place in value.items()}
     found: dict[str, str] = {}
     listed = value if isinstance(value, list | tuple) else str(value).split(",")
     for text in filter(None, (str(one).strip() for one in listed)):

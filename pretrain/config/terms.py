@@ -154,10 +154,10 @@ class SimcseConfig(ContrastiveTerm):
     keep_head: bool = False
     """whether the sentence vector that is evaluated and exported is the head's output (the public code for
     supervised models) or what enters it (unsupervised ones, --mlp_only_train)"""
-    hard_negatives: bool | Annotated[int, Field(ge=1)] = False
+    hard_negatives: Annotated[int, Field(ge=1)] | bool = False
     """supervised: each of the data's columns `negative`, `negative2` ... adds a hard negative a row, a
     negative for every row (one-direction only); a number: that many columns"""
-    positives: bool | Annotated[int, Field(ge=1)] = 1
+    positives: Annotated[int, Field(ge=1)] | bool = 1
     """positives a record, from the columns positive, positive2 ... (data.prepare.positives together): the
     mean of their losses (one-direction only); true: all that the data has"""
     in_batch: bool = True

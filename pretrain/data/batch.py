@@ -63,6 +63,10 @@ class BatchSpec:
     max_length: int | None = None
     prompts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
+    def prompt(self, role: str) -> np.ndarray | None:
+        """Return the prompt of a role: its own, or that of its name without digits."""
+        return self.prompts.get(role, self.prompts.get(column_of(role)))
+
 
 def label_names(view: ViewSpec) -> list[str]:
     """Return what the labels 0, 1, ..., A of a labelled view mean.

@@ -148,7 +148,7 @@ class BlockMaker:
             if wanted.column == NEGATIVE and there is None:
                 there = ~equal_sequences(source, tokens)
             views[wanted.role] = View(
-                clip(with_prompt(tokens, spec.prompts.get(wanted.role)), spec.max_length),
+                clip(with_prompt(tokens, spec.prompt(wanted.role)), spec.max_length),
                 identity_of_text if source is original else sequence_identities(source),
                 np.ones(len(original), dtype=bool) if there is None else there,
             )

@@ -21,7 +21,7 @@ from augment.spec.grammar import needs_text
 from augment.spec.resources import resource_hash, resources, rules_digest
 from pretrain.common.errors import UserError
 from pretrain.config.data import LoadingConfig
-from pretrain.config.objectives import unused
+from pretrain.config.objectives import DISTILLING, unused
 from pretrain.config.run import DROPOUTS, SIZES, Config, ModelConfig, TrainConfig
 from pretrain.config.terms import MaskedLanguageConfig
 from pretrain.config.validation import leaves, merged
@@ -182,8 +182,9 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
         UserError: a setting differs that must not change. The message names both values, and what may change.
     """
     for section, keys in (("data", LoadingConfig), ("model", ModelConfig), ("train", TrainConfig)):
-        for key in keys.former:
-            state["config"][section].pop(key, None)
+        for key, value in keys.former.items():
+            if value is ... or state["config"][section].get(key) == value:
+                state["config"][section].pop(key, None)
     step = state["step"]
     if config.train.steps < step:
         raise UserError(
@@ -202,8 +203,11 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
         ignored |= {f"model.{key}" for key in (*SIZES, *DROPOUTS) if key not in given}
     if now["train.precision"] == "auto":
         ignored.add("train.precision")  # means what the run used before
+    # an encoder, wherever it lies, is identified by its hash
     if not {before.get(GUIDE_KEY), now.get(GUIDE_KEY)} & {"none", "self"}:
-        ignored.add(GUIDE_KEY)  # an encoder, wherever it lies, is identified by its hash
+        ignored.add(GUIDE_KEY)
+    teachers = [f"objective.{part}.model" for part in DISTILLING]
+    ignored |= {key for key in teachers if before.get(key) and now.get(key)}
     changes = []
     for key in {**now, **before}:
         free = key.split(".")[0] not in COMPARED or any(f"{key}.".startswith(f"{name}.") for name in FREE)

@@ -372,7 +372,7 @@ def require_different_views(config: Config, data: Data, objective: WholeObjectiv
     views = {view.role: view for view in data.views}
 
     def text_of(role: str) -> tuple[str, bytes]:
-        column, prompt = views[role].column, spec.prompts.get(role)
+        column, prompt = views[role].column, spec.prompt(role)
         return column if column in data.train.columns else "text", b"" if prompt is None else prompt.tobytes()
 
     for name in objective.terms:

@@ -14,7 +14,7 @@ from pretrain.common.cores import threads_of_user
 from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of
-from pretrain.common.run_folder import describe_export
+from pretrain.common.run_folder import LOWER_IS_BETTER, describe_export
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE
 from pretrain.data.masking import Masking
@@ -219,7 +219,8 @@ def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evalu
             f"{progress.unimproved} evaluations were not better by {by} than that of step "
             f"{progress.best_step:,} (train.patience)"
         )
-    which = f"best/, step {progress.best_step:,} ({'lowest' if 'loss' in by else 'highest'} {by})"
+    kind = "lowest" if progress.best_by in LOWER_IS_BETTER else "highest"
+    which = f"best/, step {progress.best_step:,} ({kind} {by})"
     which = which if has_best else "export/"
     print(
         f"\n  {steps:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}; "

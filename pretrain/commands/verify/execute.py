@@ -22,8 +22,10 @@ class StepsAgain(TrainingRun):
 
     def build(self) -> None:
         super().build()
-        if self.checkpoint is not None:  # a branch forgets it, and chooses among its own evaluations
-            self.progress.best_score = read_state(self.checkpoint)["progress"]["best_score"]
+        if self.checkpoint is not None:  # a branch forgets them, and chooses among its own evaluations
+            recorded = read_state(self.checkpoint)["progress"]
+            self.progress.best_score = recorded["best_score"]
+            self.progress.unimproved = recorded.get("unimproved", 0)
 
     def _step(self, batches):
         result = super()._step(batches)

@@ -8,7 +8,6 @@ about a record is guessed or dropped: a field that is missing, misspelt or of th
 names the file and the line.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from pretrain.prepare.sources.rows import BrokenRow, Row, about_first_line, is_u
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL, SCORE = "label", "score"
 MOST_LABEL = 2**31 - 1
+MOST_SCORE = 3.4e38  # of a float32
 MOST_NEGATIVES = 100
 MOST_POSITIVES = 100
 _BETWEEN = "\x1f"  # positives of one record; `clean` leaves no such character in a text
@@ -138,8 +138,8 @@ def _records(
     ):
         raise fault(f"the label is {shown(label)}, not a whole number from 0 on")
     if (score := row.get(SCORE)) is not None:
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-            raise fault(f"the score is {shown(score)}, not a number")
+        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= MOST_SCORE:
+            raise fault(f"the score is {shown(score)}, not a number of float32")
         if label is not None or negatives or len(positives) != 1:
             raise fault("a score is of a text and one positive: leave label and negatives out")
         label = float(score)

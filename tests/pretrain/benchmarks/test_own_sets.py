@@ -137,7 +137,8 @@ def test_places_are_named():
         "faq": "d/x=y.csv",
         "Set": "hub:owner/Set",
     }
-    assert named_places({"one": "a.tsv"}) == {"one": "a.tsv"} and named_places([]) == {}
+    assert named_places({"my set": "a.tsv"}) == {"my set": "a.tsv"}
+    assert named_places([]) == named_places("none") == named_places(None) == {}
     with pytest.raises(UserError, match=r"a/x.tsv and b/x.csv would both be called x: write OTHER=b/x.csv"):
         named_places("a/x.tsv, b/x.csv")
 

@@ -176,6 +176,13 @@ def test_a_mistake_is_one_message_that_says_what_and_where(overrides, words):
     assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
 
 
+def test_the_number_one_of_a_command_line_is_no_yes():
+    for key in ("positives", "hard_negatives"):
+        for text, value in (("1", "1"), ("2", "2"), ("true", "True"), ("false", "False")):
+            config = load_config(None, {"objective": "simcse", f"objective.simcse.{key}": text})
+            assert repr(getattr(config.objective.simcse, key)) == value
+
+
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -40,6 +40,7 @@ FLAGS = {
     "checkpoint__keep": 9,
     "checkpoint__every": 4,
     "checkpoint__background": "false",
+    "train__lr": 1.0,  # no evaluation is better than the first
     "model__layers": 1,
     "model__hidden_size": 16,
     "track": "none",
