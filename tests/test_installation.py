@@ -42,6 +42,7 @@ NOT_IMPORTED = {
     "wheel": "DeepSpeed builds its operations with it",
 }
 NOT_PINNED = {"nlpaug"}  # extras that were not installed with the rest
+APEX = "apex"  # built from NVIDIA's source: no index has it
 # An empty package that names others; the CUDA build of torch brings it.
 NO_LICENSE_STATED = {"cuda-toolkit"}
 WEAK_COPYLEFT = {"num2words"}  # the LGPL: imported, unchanged; named in NOTICE
@@ -93,7 +94,7 @@ def test_what_is_imported_is_declared_and_nothing_else_is_needed(project):
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 imported.add(node.module.split(".")[0])
-    imported -= {*sys.stdlib_module_names, *PACKAGES}
+    imported -= {*sys.stdlib_module_names, *PACKAGES, APEX}
     imported = {normal(DISTRIBUTION_OF.get(name, name)) for name in imported}
     needed = names(project["dependencies"])
     optional = set().union(*map(names, project["optional-dependencies"].values()))

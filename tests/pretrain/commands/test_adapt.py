@@ -92,7 +92,7 @@ def test_a_published_type_from_its_folder_to_an_export(tmp_path, text):
         report["kind"] == "neighbour"
         and f"held-out queries by kind: neighbour {report['found']['neighbour']}" in output
     )
-    assert output.count("held-out queries among") == 2 and set(rows) >= {"start", "adapted"}
+    assert output.count("held-out documents among") == 2 and set(rows) >= {"start", "adapted"}
     for row in rows.values():
         for metric in METRICS:
             figure = row["figures"][metric]
