@@ -15,6 +15,7 @@ A `Dense` stands before the `Normalize` of a model that scales its vectors.
 """
 
 import copy
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +31,26 @@ from finetune.encoders.source import OWN_MODULES, ModelSource, resolve
 from finetune.texts import read_split
 from pretrain.benchmarks.files import evenly_spaced
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, library_errors, make_folder, put_in_place, remove_tree
+from pretrain.common.files import (
+    discard,
+    library_errors,
+    make_folder,
+    put_in_place,
+    remove_tree,
+    write_durably,
+)
 from pretrain.data.manifest import MANIFEST
-from pretrain.export.folder import is_export
 
+MARK = "derived.txt"
+"""A file of every folder that this module writes, which it may therefore replace."""
 SIF, IDF = WEIGHTINGS = "sif", "idf"
 ENCODED, INPUT = "encoded", "input"
 SPECTRUM_FLOOR = 1e-6
 """A singular value below this share of the largest is the rounding of a float32 encoder, and counts as 0."""
 SIF_CONSTANT = 1e-3
 """a of Arora et al.; they find 1e-4 to 1e-3 alike."""
+MOST_SENTENCES = 10_000
+"""That a map is fitted on, unless `sentences` says how many."""
 TABLE_BYTES = 8_000_000
 """Most bytes of a static table, whose width follows."""
 
@@ -62,7 +73,7 @@ class TokenCounts:
         """Count the tokens of texts, some thousand at a time; size: of the vocabulary."""
         counts = cls(0, np.zeros(size, np.int64), np.zeros(size, np.int64))
         for part in parts:
-            counts.texts += len(part)
+            counts.texts += int((part.lengths > 0).sum())  # of a record's columns those that it has
             counts.occurrences += np.bincount(part.ids, minlength=size)
             owners = np.repeat(np.arange(len(part)), part.lengths)
             once = np.unique(owners * size + part.ids) % size
@@ -265,7 +276,7 @@ def derive(
     remove: int = 0,
     static: str = "",
     text: str = "",
-    sentences: int = 10_000,
+    sentences: int | None = None,
 ) -> list[str]:
     """Write a folder derived from a model, and return what was done, a line each; `main` says the rest."""
     source, folder, done = resolve(name), Path(out), list[str]()
@@ -275,13 +286,17 @@ def derive(
     weighted, mapped = pooling in WEIGHTINGS, whiten is not None or remove > 0
     if (static and (weighted or mapped)) or (whiten is not None and remove):
         raise UserError("--static, --whiten and --remove go one by one, --pooling with the last two")
-    if not text and (weighted or mapped or static == ENCODED):
+    fitted = weighted or mapped or static == ENCODED
+    if fitted and not text:
         raise UserError("give the text that this is fitted on: --text FILES, as `clearly prepare` reads them")
-    prepared = bool(text) and (Path(text) / MANIFEST).is_file()
+    prepared = os.path.isfile(os.path.join(text, MANIFEST))
     if prepared and mapped:
         raise UserError(f"--whiten and --remove need text, and {text} is prepared data: name its sources")
-    given = text if prepared or not text else read_split(text)
     model = open_base(source, pooling)
+    if (text and not fitted) or (sentences and not mapped):
+        idle = "--text" if text and not fitted else "--sentences"
+        raise UserError(f"nothing that is asked for is fitted on {idle}: leave it out")
+    given = text if prepared or not text else read_split(text)
 
     def weights(kind: str) -> np.ndarray:
         counts = TokenCounts.of(read_tokens(given, model, source.location), len(model.tokenizer))
@@ -291,7 +306,7 @@ def derive(
     if weighted:
         model = weigh_tokens(model, weights(pooling), name)
     if mapped:
-        vectors = plain_vectors(model, evenly_spaced(given, sentences))
+        vectors = plain_vectors(model, evenly_spaced(given, sentences or MOST_SENTENCES))
         if len(vectors) <= vectors.shape[1]:
             few = f"{len(vectors):,} different sentences and vectors of {vectors.shape[1]} numbers"
             raise UserError(
@@ -332,6 +347,7 @@ def save(model: Any, out: Path) -> None:
         remove_tree(hidden)
         with library_errors():
             model.save_pretrained(str(hidden), create_model_card=False)
+        write_durably(hidden / MARK, b"Written by clearly export, which may replace this folder.\n")
         put_in_place(hidden, out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; name another --out") from error
@@ -340,7 +356,7 @@ def save(model: Any, out: Path) -> None:
 
 
 def require_replaceable(out: Path) -> None:
-    """Raise UserError if a folder holds something else than a model that `save` may replace."""
+    """Raise UserError if a folder holds something else than a model that `save` wrote."""
     free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
-    if not free and (is_export(out) or not (out / "modules.json").is_file()):
+    if not free and not (out / MARK).is_file():
         raise UserError(f"--out {out} exists and is no folder that this command made; name another")

@@ -1,7 +1,6 @@
 """Read the sentences of the text that a flag --text names."""
 
 import os
-import sys
 from pathlib import Path
 
 from pretrain.benchmarks.files import is_file_of_lines, read_sentences
@@ -13,8 +12,6 @@ from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.rows import Faults
 from pretrain.prepare.sources.structured import structured
-
-_MOST_NAMED = 20  # of what cannot be read
 
 
 def read_lines(text: str) -> list[str]:
@@ -44,18 +41,15 @@ def read_split(text: str) -> list[str]:
     given = parse_value(text, list[Source], "--text")
     try:
         sources = data_config({"sources": given}).sources
-        for task in plan_tasks(sources, structure=True):
+        for task in plan_tasks(sources, structure=True, whole=True):
             of_task = Faults(faults.counts)  # each names a few of its own
-            for document in structured(task, sources[task.source], of_task):
+            for document in structured(task, sources[task.source], of_task, whole=True):
                 found |= dict.fromkeys(sentences_of(document.whole))
             faults.named += of_task.named
     except UserError as error:
         # a preparation's flag for the same
         raise UserError(f"--text {text}: {error}".replace("--source ", "--text ")) from error
-    for name, count in sorted(faults.counts.items()):
-        print(f"note: {count:,} {name.replace('_', ' ')}", file=sys.stderr)
-    for fault in faults.named[:_MOST_NAMED]:
-        print(f"  {fault}", file=sys.stderr)
+    faults.print()
     if not found:
         raise UserError(f"--text {text}: there is no sentence in it")
     return list(found)

@@ -42,6 +42,7 @@ from pretrain.config.data import Source
 from pretrain.prepare.sources.markup import Pair
 from pretrain.prepare.sources.planning import files_at, kind_of, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
+from pretrain.prepare.sources.rows import Faults
 from pretrain.prepare.sources.structure import KINDS, Document, pairs_of
 
 HALVES = ("dev", "test")
@@ -111,7 +112,8 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
         for kind in KINDS
     }
     found = {kind: len({first for _, (first, _) in pairs}) for kind, pairs in by_kind.items() if pairs}
-    spread = {kind: len({number for number, _ in by_kind[kind]}) for kind in found}
+    chosen = {kind: _choose(by_kind[kind], seed) for kind in found}
+    spread = {kind: len(set(of_documents.values())) for kind, (*_, of_documents) in chosen.items()}
     kind = next(
         (kind for kind, count in found.items() if count >= ENOUGH and spread[kind] >= FEWEST_DOCUMENTS),
         max(found, key=lambda kind: (spread[kind] >= FEWEST_DOCUMENTS, found[kind]), default=""),
@@ -123,7 +125,7 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
             "in all): add text, or give documents of several sentences or rows of two columns; single "
             "sentences have nothing that belongs to them"
         )
-    passages, relevant, of_documents = _choose(by_kind[kind], seed)
+    passages, relevant, of_documents = chosen[kind]
     hidden = folder.with_name(f".{folder.name}.tmp")
     remove_tree(hidden)
     try:
@@ -202,13 +204,15 @@ def _hold_out(
     kept: dict[int, Document] = {}
     total = characters = 0
     limit = SHARE * _KEYS
-    for document in (joined(part) for _, parts in groups(tasks, sources, size) for part in parts):
+    faults = Faults()
+    for document in (joined(part) for _, parts in groups(tasks, sources, size, faults) for part in parts):
         total, characters = total + 1, characters + len(document.text)
         limit = min(limit, MOST_DOCUMENTS / total * _KEYS, MOST_CHARACTERS / (characters + 1) * _KEYS)
         if (key := _key(document, seed)) < limit:
             kept[key] = document
             if len(kept) > 2 * MOST_DOCUMENTS:
                 kept = {key: document for key, document in kept.items() if key < limit}
+    faults.print()
     chosen = [kept[key] for key in sorted(kept) if key < limit]
     heldout = _HeldOut(pairs_of(document) for document in chosen)
     heldout.limit = limit
@@ -346,7 +350,8 @@ def _write_training(
     for number in dict.fromkeys(task.source for task in tasks):
         file = create(folder / _TRAIN.format(number))
         try:
-            for _, parts in groups([task for task in tasks if task.source == number], sources, size):
+            of_source = [task for task in tasks if task.source == number]
+            for _, parts in groups(of_source, sources, size, Faults()):
                 held = [_key(joined(part), seed) < heldout.limit for part in parts]
                 for part, is_held in zip(without_neighbours(parts, held), held, strict=True):
                     place = "training"

@@ -28,7 +28,7 @@ Part = list[Document]
 def part_size(tasks: Sequence[ReadTask], sources: Sequence[Source]) -> int:
     """Return of how many characters parts should be; 0: there are documents enough."""
     characters = 0
-    for number, document in enumerate(_wholes(tasks, sources), 1):
+    for number, document in enumerate(_wholes(tasks, sources, Faults()), 1):
         if number == FEW:
             return 0
         characters += len(document.text)
@@ -36,12 +36,12 @@ def part_size(tasks: Sequence[ReadTask], sources: Sequence[Source]) -> int:
 
 
 def groups(
-    tasks: Sequence[ReadTask], sources: Sequence[Source], size: int
+    tasks: Sequence[ReadTask], sources: Sequence[Source], size: int, faults: Faults
 ) -> Iterator[tuple[int, list[Part]]]:
     """Yield (source, parts) of each document, in order; without a size the whole is the only part."""
     for task in tasks:
         for document in (
-            _wholes([task], sources) if size else structured(task, sources[task.source], Faults())
+            _wholes([task], sources, faults) if size else structured(task, sources[task.source], faults)
         ):
             yield task.source, _parts(document, size) if size else [[document]]
 
@@ -74,10 +74,10 @@ def _after_gap(part: Part) -> Part:
     return part[next((number for number, end in enumerate(ends, 1) if end >= GAP), len(part)) :]
 
 
-def _wholes(tasks: Sequence[ReadTask], sources: Sequence[Source]) -> Iterator[Document]:
+def _wholes(tasks: Sequence[ReadTask], sources: Sequence[Source], faults: Faults) -> Iterator[Document]:
     """Yield the documents as they were read; running text, as a book is, of which a file is one."""
     for task in tasks:
-        documents = structured(task, sources[task.source], Faults())
+        documents = structured(task, sources[task.source], faults)
         if task.kind == "text" and (task.width or task.layout == "passages"):
             yield Document("\n".join(one.text for one in documents))
         else:

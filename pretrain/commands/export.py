@@ -44,7 +44,7 @@ def main(
     remove: cli.Natural = 0,
     static: Literal["", "encoded", "input"] = "",
     text: str = "",
-    sentences: cli.Count = 10_000,
+    sentences: cli.Count | None = None,
 ) -> int:
     """Write a trained encoder as a folder that transformers and sentence-transformers load.
 
@@ -62,7 +62,7 @@ def main(
         remove: remove the first N principal components of the vectors of --text, and the mean.
         static: one vector a token in place of the encoder: "encoded" alone, or the "input" rows.
         text: what this is fitted on, as `clearly prepare` reads it; for weights also prepared data.
-        sentences: of the text, at most, that --whiten and --remove encode.
+        sentences: of the text, at most, that --whiten and --remove encode (default: 10,000).
     """
     if pooling or whiten is not None or remove or static:
         from finetune.derived import derive
@@ -81,8 +81,11 @@ def main(
         )
         print(*done, f"  SentenceTransformer({out!r})", sep="\n")
         return 0
-    if text:
-        raise UserError("--text is what --pooling sif, --whiten, --remove or --static is fitted on: give one")
+    if text or sentences:
+        flag = "--text" if text else "--sentences"
+        raise UserError(
+            f"{flag} is what --pooling sif, --whiten, --remove or --static is fitted on: give one"
+        )
     from pretrain.export.folder import export, is_export, read_policy
 
     if push is None and (public or dry_run):

@@ -72,7 +72,8 @@ def test_counts_and_weights_of_tokens():
         Counter(token for row in rows for token in row),
         Counter(token for row in rows for token in set(row)),
     )
-    assert counts.texts == 3
+    absent = TokenCounts.of([Ragged.from_sequences([rows[0], [], rows[1], rows[2], []])], 9)  # of records
+    assert counts.texts == absent.texts == 3
     assert counts.occurrences.tolist() == [occurrences[token] for token in range(9)]
     assert counts.texts_with.tolist() == [texts_with[token] for token in range(9)]
     by_hand = [1e-3 / (1e-3 + occurrences[token] / 10) for token in range(9)]
@@ -326,6 +327,11 @@ def test_mistakes_are_named(tmp_path, models):
         ("mean", {"remove": 1, "whiten": 2, "text": text}, "go one by one"),
         ("mean", {"static": "all", "text": text}, "--static"),
         ("mean", {"text": text}, "--text is what .* is fitted on: give one"),
+        ("mean", {"sentences": 5}, "--sentences is what .* is fitted on: give one"),
+        ("mean", {"static": "input", "text": text}, "is fitted on --text: leave it out"),
+        ("bert", {"pooling": "mean", "text": text}, "is fitted on --text: leave it out"),
+        ("mean", {"pooling": "sif", "text": text, "sentences": 5}, "is fitted on --sentences: leave it out"),
+        ("mean", {"whiten": 4, "text": ",".join([str(tmp_path / "none")] * 300)}, "no such file, folder or"),
         ("mean", {"whiten": "one", "text": text}, "--whiten: .*integer"),
         ("mean", {"whiten": 2, "text": text, "step": 7}, "takes --out FOLDER, and no --step"),
     ):
@@ -334,6 +340,7 @@ def test_mistakes_are_named(tmp_path, models):
         assert not out.exists()
     for place, match in (
         (tmp_path / "mine", "is no folder that this command made"),
+        (models["max"], "is no folder that this command made"),
         (models["mean"], "the model's own folder"),
         (models["run"] / "export", "the model's own folder"),
     ):
@@ -341,6 +348,7 @@ def test_mistakes_are_named(tmp_path, models):
             call(main, models["run" if "run" in str(place) else "mean"], out=place, static="input")
     with pytest.raises(UserError, match=r"there is no folder \S*nowhere"):
         call(main, tmp_path / "nowhere", out=out, static="input")
-    weighted = export(models, "mean", out, pooling="sif")
+    export(models, "mean", out, static="encoded")
+    weighted = export(models, "mean", out, pooling="sif")  # in its place
     with pytest.raises(UserError, match="has such weights already"):
         call(main, weighted, pooling="idf", text=text, out=tmp_path / "twice")

@@ -55,6 +55,9 @@ _FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # what site generators rea
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+).*?^[ \t]*\1[^\n]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _ATX = re.compile(r" {0,3}(#{1,6})\s+(.*?)(?:\s+#+)?\s*$")
 _UNDERLINE = re.compile(r"([=\-`:'\"~^_*+#<>.])\1{2,}\s*$")
+_NOTE = re.compile(  # its first line is text, too
+    r"\s*\.\. (?:attention|caution|danger|error|hint|important|note|seealso|tip|warning)::\s+(?=\S)"
+)
 _DIRECTIVE = re.compile(r"^\s*(\.\. .*|:[\w -]+:(?!`).*|\|?[-=+| ]{4,}|\|.*\|)$")  # or of a table
 _LITERAL = re.compile(  # of reStructuredText: what is indented below it is no text
     r"\s*\.\. (?:(?:code|code-block|sourcecode|parsed-literal|math|figure|toctree|contents|raw|productionlist"
@@ -62,7 +65,8 @@ _LITERAL = re.compile(  # of reStructuredText: what is indented below it is no t
 )
 _EMPHASIS = (
     (re.compile(r"`+([^`]*)`+_{0,2}|\*\*([^*]+)\*\*|(?<!\w)\*([^*\s][^*]*)\*(?!\w)"), r"\1\2\3"),
-    (re.compile(r"^\s*(?:[-*+>]|\d+\.)\s+", re.MULTILINE), ""),
+    (re.compile(r"^[ \t]*>(?:[ \t]|$)", re.MULTILINE), ""),
+    (re.compile(r"^\s*(?:[-*+]|\d+\.)\s+", re.MULTILINE), "\n\n"),  # an item is a paragraph
 )
 _MARKDOWN_MARKS = (
     (re.compile(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # [text](address)
@@ -99,6 +103,7 @@ def _underlined_lines(text: str, markup: str, levels: list[str]) -> Iterator[Lin
             if 0 <= literal < depth:
                 continue
             literal = depth if _LITERAL.match(line) else -1
+            line = _NOTE.sub("", line, 1)
         if markup == RESTRUCTURED and _UNDERLINE.match(line) and after.strip() and below[:1] == line[:1]:
             continue  # a line over a heading, too
         if markup == MARKDOWN and (atx := _ATX.match(line)):
@@ -133,6 +138,7 @@ _NO_TEXT = re.compile(
     "button|footer|form|head|nav|noscript|pre|script|select|style|summary|svg|table|template|textarea"
 )
 _NO_TEXT_ROLES = frozenset(("navigation", "search", "banner", "contentinfo"))
+_VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")  # have no end tag
 
 
 class _Page(HTMLParser):
@@ -147,7 +153,9 @@ class _Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._skipped:
             self._depth += tag == self._skipped
-        elif _NO_TEXT.fullmatch(tag) or dict(attrs).get("role") in _NO_TEXT_ROLES:
+        elif _NO_TEXT.fullmatch(tag) or (
+            dict(attrs).get("role") in _NO_TEXT_ROLES and not _VOID.fullmatch(tag)
+        ):
             self._skipped, self._depth = tag, 1
         elif _BLOCKS.fullmatch(tag):
             self.end_line()

@@ -34,20 +34,23 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
 
 
-def plan_tasks(sources: list[Source], records: bool = False, structure: bool = False) -> list[ReadTask]:
+def plan_tasks(
+    sources: list[Source], records: bool = False, structure: bool = False, whole: bool = False
+) -> list[ReadTask]:
     """Return the reading tasks of a mixture, in an order fixed by the sources.
 
     records: read records (`pretrain.prepare.sources.records`), not documents. structure: read documents with
-    their structure (`pretrain.prepare.sources.structured`), of files in markup too.
+    their structure (`pretrain.prepare.sources.structured`), of files in markup too. whole: with structure,
+    read all of the text, files in markup and others, and every column that is known to hold text.
 
     Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
     """
     tasks: list[ReadTask] = []
     for number, source in enumerate(sources):
         longest = int(source.line_megabytes * 1e6)
-        of_source = _plan_source(number, source, records, structure)
+        of_source = _plan_source(number, source, records, structure, whole)
         if structure:
-            columns = {task.place: columns_of(task, source) for task in of_source if not task.stripe}
+            columns = {task.place: columns_of(task, source, whole) for task in of_source if not task.stripe}
             of_source = [replace(task, columns=columns[task.place]) for task in of_source]
         tasks += [replace(task, longest=longest) for task in of_source]
     if records and any(task.kind == "embedded" for task in tasks):
@@ -68,7 +71,7 @@ def plan_tasks(sources: list[Source], records: bool = False, structure: bool = F
     return tasks
 
 
-def _plan_source(number: int, source: Source, records: bool, structure: bool) -> list[ReadTask]:
+def _plan_source(number: int, source: Source, records: bool, structure: bool, whole: bool) -> list[ReadTask]:
     name = source.source
     if name == "embedded":
         from pretrain.prepare.sources.embedded import python_files
@@ -91,7 +94,7 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool) ->
         if not size:
             raise _empty(path)
         return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
-    files = _files(path, structure and source.format == "auto")
+    files = _files(path, structure and source.format == "auto", whole)
     if files is None:
         is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not kind_of(name)
         if is_name and not path.parent.is_dir():  # else a misspelt folder
@@ -142,10 +145,10 @@ def files_at(path: Path) -> list[Path]:
     return sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
 
 
-def _files(path: Path, structure: bool) -> list[Path] | None:
+def _files(path: Path, structure: bool, whole: bool) -> list[Path] | None:
     """Return the files to read of a folder, or of a path or glob; None if there are none."""
     there = files_at(path)
-    if structure:
+    if structure and not whole:
         there = _of_one_sort(path, there)
     if path.is_dir():
         files = [file for file in there if kind_of(file.name, structure)]
@@ -167,7 +170,7 @@ def _files(path: Path, structure: bool) -> list[Path] | None:
 
 
 def _of_one_sort(path: Path, files: list[Path]) -> list[Path]:
-    """Return the files in markup, or the others: of a folder those with more bytes; a note says so.
+    """Return the files in markup, or the others, whichever have more bytes; a note says so.
 
     A README beside much data is not the text.
     """
@@ -176,7 +179,7 @@ def _of_one_sort(path: Path, files: list[Path]) -> list[Path]:
     if not marked or not data:
         return files
     size_of_marked, size_of_data = (sum(file.stat().st_size for file in part) for part in (marked, data))
-    by_headings = size_of_marked >= size_of_data or not path.is_dir()
+    by_headings = size_of_marked >= size_of_data
     names = f"{len(marked):,} files with headings", f"{len(data):,} files of data"
     chosen, left_out = names if by_headings else names[::-1]
     print(f"note: of {path} {chosen} are read, {left_out} are not", file=sys.stderr, flush=True)

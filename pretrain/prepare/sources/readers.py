@@ -40,7 +40,7 @@ class ReadTask:
     kind: text | jsonl | csv | tsv | parquet | disk | hub | embedded. size: text bytes, estimated. layout: of
     text: lines | paragraphs | passages; of jsonl: lines | array. longest: bytes of a line, or characters of a
     row's text. width: the column at which the lines of a text file are wrapped, 0 if they are not. columns:
-    of a table that is read for its structure, two that belong together.
+    of a table that is read for its structure, two that belong together; for the whole text all that have it.
     """
 
     source: int
@@ -52,7 +52,7 @@ class ReadTask:
     layout: str = "lines"
     longest: int = 8_000_000
     width: int = 0
-    columns: tuple[str, str] | None = None
+    columns: tuple[str, ...] | None = None
 
 
 def open_file(path: str | Path) -> Stream:

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -308,7 +309,7 @@ def _open_dataset(task: ReadTask, source: Source) -> Any:
 # A broken line among good ones is left out. A file that is broken from the beginning is not what its name
 # says, and is refused.
 
-MOST_NAMED = 5  # of a task's broken rows
+MOST_NAMED, _MOST_PRINTED = 5, 20  # of a task's broken rows; of those of several
 # broken rows at the beginning of a task, without a good one: the file is not what its name says
 _BROKEN_AT_ONCE = 10
 
@@ -325,6 +326,12 @@ class Faults:
         self.counts[name] += 1
         if len(self.named) < MOST_NAMED:
             self.named.append(f"{where(task, position)}: {why}")
+
+    def print(self) -> None:
+        """Print what was counted, and the first of what is named, to standard error."""
+        notes = [f"note: {count:,} {name.replace('_', ' ')}" for name, count in sorted(self.counts.items())]
+        named = [f"  {fault}" for fault in self.named[:_MOST_PRINTED]]
+        print(*notes, *named, sep="\n", end="\n" if notes else "", file=sys.stderr, flush=True)
 
 
 def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
@@ -362,7 +369,7 @@ def as_unicode(text: str, task: ReadTask, position: int, faults: Faults) -> str:
     if is_unicode(text):
         return text
     faults.add("documents_not_utf8", task, position, "not UTF-8; the bytes that are not were left out")
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "ignore")
+    return text.encode("utf-8", "ignore").decode()
 
 
 def _field_texts(task: ReadTask, source: Source, faults: Faults) -> Iterator[tuple[int, str]]:

@@ -1,7 +1,7 @@
 """Read the documents of a source with the structure that their files give them."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from statistics import fmean
 
 from pretrain.config.data import Source
@@ -25,12 +25,14 @@ COLUMNS = {
 _SAMPLE = 100  # rows by which columns without such names are judged
 _ANSWER_CHARACTERS, _ANSWER_DIFFERENT = 20, 0.5  # of what is a text, and no label: in the mean; the share
 
-Columns = tuple[str, str]
-"""The names of two columns that belong together."""
+Columns = tuple[str, ...]
+"""The names of two columns that belong together, or of all whose text is read."""
 
 
-def structured(task: ReadTask, source: Source, faults: Faults) -> Iterator[Document]:
+def structured(task: ReadTask, source: Source, faults: Faults, whole: bool = False) -> Iterator[Document]:
     """Yield the documents of a task that was planned for structure, in order.
+
+    whole: the task was planned for all of the text: a row's columns, all texts of each, are one document.
 
     Raises:
         UserError: the data is not what its name says, or cannot be read.
@@ -46,26 +48,38 @@ def structured(task: ReadTask, source: Source, faults: Faults) -> Iterator[Docum
     if task.columns is None:
         yield from map(Document, documents(task, source, faults))
         return
-    for row in _rows(task, source, task.columns):
-        title, text = (_text(row.get(name)) for name in task.columns)
+    for position, row in _rows(task, source, task.columns):
+        if isinstance(row, BrokenRow):
+            faults.add("broken_records", task, position, row.why)
+            continue
+        texts = [_texts(row.get(name)) for name in task.columns]
+        if whole:
+            yield Document("\n".join(as_unicode(text, task, position, faults) for of in texts for text in of))
+            continue
+        title, text = (as_unicode(of[0] if of else "", task, position, faults) for of in texts)
         if text.strip():
             yield Document(text, title.strip())
 
 
-def columns_of(task: ReadTask, source: Source) -> Columns | None:
+def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns | None:
     """Return the two columns of a file's rows that belong together; None: its text is one column's.
 
-    A column that the source names is the text, and alone. task: the first of the file.
+    A column that the source names is the text, and alone. task: the first of the file. whole: return all
+    columns that are named in `COLUMNS`, where there are several.
     """
     if task.kind not in ("jsonl", "csv", "tsv", "parquet") or "text_key" in source.model_fields_set:
         return None
-    rows = list(islice(_rows(task, source, None), _SAMPLE))
+    good = (row for _, row in _rows(task, source, None) if not isinstance(row, BrokenRow))
+    rows = list(islice(good, _SAMPLE))
     names = [
         name
         for name in dict.fromkeys(name for row in rows for name in row)
-        if all(_text(row[name]) for row in rows if row.get(name))  # no objects
-        and not all(_text(row.get(name) or "0").isdecimal() for row in rows)  # no numbers
+        if all(_texts(row[name]) for row in rows if row.get(name))  # no objects
+        and not all("".join(_texts(row.get(name) or "0")[:1]).isdecimal() for row in rows)  # no numbers
     ]
+    known = tuple(name for name in names if name in COLUMNS or name in chain(*COLUMNS.values()))
+    if whole and len(known) > 1:
+        return known
     for first, seconds in COLUMNS.items():
         if first in names:
             for second in seconds:
@@ -73,22 +87,21 @@ def columns_of(task: ReadTask, source: Source) -> Columns | None:
                     return first, second
     if task.kind == "jsonl" or source.text_key in names or len(names) < 2:
         return None
-    texts = [text for row in rows if (text := _text(row.get(names[1])))]
+    texts = [text for row in rows for text in _texts(row.get(names[1]))[:1]]
     different = len(set(texts)) / max(1, len(texts))
     is_text = texts and fmean(map(len, texts)) >= _ANSWER_CHARACTERS and different >= _ANSWER_DIFFERENT
     return (names[0], names[1]) if is_text else None
 
 
-def _text(value: object) -> str:
-    """Return the text of a field, of a list of texts the first; "": it holds none."""
-    first = value[0] if isinstance(value, list) and value else value
-    return first if isinstance(first, str) else ""
+def _texts(value: object) -> list[str]:
+    """Return the texts of a field, of a list all, that are not empty."""
+    return [
+        text for text in (value if isinstance(value, list) else [value]) if text and isinstance(text, str)
+    ]
 
 
-def _rows(task: ReadTask, source: Source, columns: Columns | None) -> Iterator[dict]:
-    """Yield the rows of a file that can be read, with these columns at least; None: all of them."""
+def _rows(task: ReadTask, source: Source, columns: Columns | None) -> Iterator[tuple[int, dict | BrokenRow]]:
+    """Yield (position, row) of a file, rows with these columns at least; None: all of them."""
     if task.kind == "jsonl":
-        rows = json_rows(task)
-    else:
-        rows = table_rows(task, source, lambda names: names if columns is None else columns)
-    return (row for _, row in rows if not isinstance(row, BrokenRow))
+        return json_rows(task)
+    return table_rows(task, source, lambda names: names if columns is None else columns)

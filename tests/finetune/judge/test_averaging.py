@@ -12,6 +12,8 @@ from transformers import AutoModel, BertModel
 
 from finetune.encoders.models import open_model
 from finetune.judge.averaging import average, keep_start
+from pretrain.commands.export import main
+from pretrain.common.errors import UserError
 from pretrain.export.sums import WEIGHTS, changed_files
 
 TEXTS = ["a man plays a guitar", "dogs bark at night"]
@@ -73,6 +75,9 @@ def test_a_start_that_is_kept_gives_its_own_vectors_and_says_that_it_is_the_star
     if kind == "guest":
         assert not (best / "clear.json").exists()
         assert (best / "README.md").read_text() == (start / "README.md").read_text()
+        for source, flags in ((best, {"push": "a/b", "dry_run": True}), (tmp_path, {"step": "best"})):
+            with pytest.raises(UserError, match=r"best is a .* What was trained is in RUN/export"):
+                main(str(source), **flags)
         return
     said = json.loads((best / "clear.json").read_text())
     assert said["average"] == {"start": start.name, "alpha": 0.0} and said["step"] == 0

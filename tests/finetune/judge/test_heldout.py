@@ -160,6 +160,9 @@ def test_search_reads_files_with_headings_and_of_other_columns_the_texts_to_trai
     asked = tmp_path / "asked.jsonl"
     asked.write_text('{"question": "who is it", "answer": "it is nobody at all"}\n' * 3)
     assert read_split(str(asked)) == ["who is it", "it is nobody at all"]
+    more = {"context": ["a first one", "a second one"], "id": 3, "answers": {"text": ["no"]}}
+    asked.write_text(json.dumps({"question": "who is it", "text": ""} | more) + "\n")
+    assert read_split(str(asked)) == ["who is it", "a first one", "a second one"]
 
 
 def test_nothing_left_to_train_on_is_one_error_and_leaves_no_test(tmp_path):
@@ -180,14 +183,41 @@ def test_objects_are_no_column_and_of_a_list_of_texts_the_first_is_taken(tmp_pat
     assert next(structured(task, sources[0], Faults())) == Document("it is nobody", "who is it")
 
 
-def test_a_readme_beside_data_is_not_taken_for_the_text(tmp_path):
+@pytest.mark.parametrize("glob", ["", "*"])
+def test_a_readme_beside_data_is_not_taken_for_the_text(tmp_path, glob):
     draw = random.Random(0)
     rows = [{"title": f"title {n}", "text": " ".join(draw.choices(WORDS, k=12))} for n in range(200)]
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "set" / "README.md").write_text("# A set\n\nIt has two hundred rows.\n")
-    made = make_test(data_config({"sources": str(tmp_path / "set")}).sources, tmp_path / "a", 0, True)
+    made = make_test(data_config({"sources": str(tmp_path / "set" / glob)}).sources, tmp_path / "a", 0, True)
     assert made.kind == "columns" and made.counts["documents"] == 200
+    assert len(read_split(str(tmp_path / "set" / glob))) == 402  # a search reads both
+
+
+def test_rows_that_cannot_be_read_are_named_and_halves_of_surrogates_left_out(tmp_path, capsys):
+    written(tmp_path / "mine.jsonl")
+    with (tmp_path / "mine.jsonl").open("a") as file:
+        file.write('{"title": "cut\n{"title": "one \\ud800 half", "text": "of a pair"}\n')
+        file.write('{"title": "another one", "text": "of \\udfff two"}\n')
+    (tmp_path / "mine.csv").write_text("title,text\none,A first.\ntwo\nthree,A third.\n")
+    source = data_config({"sources": f"{tmp_path}/mine.jsonl,{tmp_path}/mine.csv"}).sources
+    make_test(source, tmp_path / "judge", 0, False)
+    said = capsys.readouterr().err
+    assert "note: 2 broken records\nnote: 2 documents not utf8\n" in said
+    assert "mine.jsonl, line 534: not JSON" in said and "mine.csv, line 3: 1 fields where" in said
+    found = read_split(str(tmp_path / "mine.jsonl"))
+    assert found[-4:] == ["one half", "of a pair", "another one", "of two"]
+
+
+def test_queries_of_one_document_are_no_test(tmp_path):
+    """The headings of all pages are the same, so that all queries are of the first."""
+    for page in range(60):
+        draw = random.Random(page)
+        parts = [f"## Part {n}\n\n{' '.join(draw.choices(WORDS, k=9))}\n" for n in range(30)]
+        (tmp_path / f"{page}.md").write_text("\n".join(parts))
+    with pytest.raises(UserError, match=r"of 4 documents; the held-out ones have 30 of [123] "):
+        make_test(data_config({"sources": str(tmp_path / "*.md")}).sources, tmp_path / "judge", 0, False)
 
 
 def test_contents_that_changed_under_one_name_are_refused(tmp_path):

@@ -17,6 +17,9 @@ It packs *many* files into [one](https://a.example/b) `archive`.
 - first option, as a list
 - second option
 
+> said by one
+> who left
+
 ```sh
 # no heading inside of code
 ```
@@ -69,7 +72,7 @@ Zero if all went well.
 def test_sections_of_markdown_have_the_headings_above_them_and_no_marks():
     assert sections(MARKED_DOWN, MARKDOWN) == [
         ("The tool", "It packs many files into one archive."),
-        ("The tool: Options", "first option, as a list second option"),
+        ("The tool: Options", "first option, as a list\nsecond option\nsaid by one who left"),
         ("The tool: Exit status", "Zero if all went well and nothing was left out."),
     ]
 
@@ -77,7 +80,10 @@ def test_sections_of_markdown_have_the_headings_above_them_and_no_marks():
 def test_levels_of_restructured_text_are_the_marks_in_the_order_of_their_first_use():
     assert sections(RESTRUCTURED_TEXT, RESTRUCTURED) == [
         ("The tool", "It reads many files and joins them."),
-        ("The tool: Options", "Each option has a value of its own, as N_<LANG>:\nand goes on."),
+        (
+            "The tool: Options",
+            "Each option has a value of its own, as N_<LANG>:\nA note is text\nand goes on.",
+        ),
         ("The tool: Options: Details", "Values are read from left to right."),
         ("The tool: Exit status", "Zero if all went well."),
     ]
@@ -85,6 +91,7 @@ def test_levels_of_restructured_text_are_the_marks_in_the_order_of_their_first_u
 
 PAGE = """<!DOCTYPE html><html><head><title>left out</title><style>p { color: red }</style></head><body>
 <nav><h2>Menu</h2><a href="/">Home</a></nav><div role="navigation"><p>up <div>next</div></p></div>
+<input role="search"><br role="banner">
 <h1>The tool<a class="headerlink" href="#t">¶</a></h1>
 <p>It packs <em>many</em> files &amp; folders
 into <a href="b">one</a>.<p>A paragraph that nobody ended
