@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "pretrain.data.ledger": "",
     "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config",
     "pretrain.objectives": "pretrain.config pretrain.model pretrain.losses pretrain.data",
-    "pretrain.export": "pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
+    "pretrain.export": "pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
     "pretrain.prepare": "augment.text pretrain.config pretrain.data",
     "pretrain.benchmarks": "pretrain.config pretrain.prepare",
     "pretrain.cache": "augment.tokens augment.spec pretrain.config pretrain.data pretrain.objectives "

@@ -1,5 +1,6 @@
 """Do the steps of a run behind a checkpoint again: the process that `clearly verify --replay` starts."""
 
+import os
 from pathlib import Path
 
 # first: sets variables that numpy, torch and DeepSpeed read when they are imported
@@ -8,6 +9,7 @@ from pretrain.common.environment import choose_accelerator
 # isort: split
 from pretrain.checkpoint.store import read_state
 from pretrain.common import cli
+from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.shutdown import STOP
 from pretrain.config.recipe import load_config
 from pretrain.run import TrainingRun, start
@@ -45,7 +47,8 @@ def execute(recipe: Path, *, end: cli.Count, ranks: cli.Count) -> int:
     """
     StepsAgain.end, config = end, load_config(recipe, {})
     choose_accelerator()
-    start_local_ranks(ranks)
+    if LOCAL_RANKS not in os.environ:  # else one of those started
+        start_local_ranks(ranks)
     return start(config, None, False, StepsAgain)
 
 

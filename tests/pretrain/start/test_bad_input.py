@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 from loader_helpers import write_folder
-from run_helpers import command, curve, finish, kill, outputs_of, records, start, wait_for
+from run_helpers import command, curve, finish, free_port, outputs_of, records, start, start_rank, wait_for
 
 from augment.core.ragged import Ragged
 from pretrain.checkpoint import store
@@ -319,8 +319,7 @@ def test_a_dead_loader_worker_is_one_error(tiny_data, tmp_path, ranks):
 @pytest.mark.full
 def test_a_rank_that_never_comes_is_one_error_in_time(tiny_data, tmp_path):
     """By the command: of two ranks one is never started."""
-    first, second = start(command(tiny_data, tmp_path / "run", train__rendezvous_seconds=20), ranks=2)
-    kill([second])
-    output = finish([first], expect=2)
+    words = command(tiny_data, tmp_path / "run", train__rendezvous_seconds=20)
+    output = finish([start_rank(words, 0, 2, free_port())], expect=2)
     assert "1 of 2 ranks have reached 127.0.0.1:" in output and "missing: rank 1." in output
     assert "Traceback" not in output and not (tmp_path / "run").exists()

@@ -121,7 +121,8 @@ def test_evaluations_since_the_best_are_counted():
     assert progress.unimproved == 0
 
 
-def test_sets_in_a_recipe(sets, tmp_path):
+def test_sets_in_a_recipe(sets, tmp_path, monkeypatch):
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
     place = str(sets / "faq.jsonl")
     for given in (place, [place], {"faq": place}, f"[{place}]", f"faq={place}"):
         assert load_config(None, {"evaluate.sets": given}).evaluate.sets == {"faq": place}
@@ -148,7 +149,9 @@ def test_sets_in_a_recipe(sets, tmp_path):
             sets_of(load_config(None, overrides).evaluate)
 
 
-def test_a_collapsed_encoder_has_no_score(sets, capsys):
+def test_a_collapsed_encoder_has_no_score(sets, capsys, monkeypatch):
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
+
     def collapsed(texts):
         raise CollapsedEncoder("all the same vector")
 

@@ -140,7 +140,7 @@ def test_a_run_of_two_ranks_is_done_again_by_two(tiny_data, tmp_path):
         "1",
     ]
     with subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-        said, _ = process.communicate(timeout=400)
+        said, _ = process.communicate(timeout=200)
     assert process.returncode == 0 and "as recorded, bit for bit" in said
 
 
