@@ -166,7 +166,10 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
 
 def _tasks(path: Path) -> dict[str, Any]:
     """Return the tasks of a file of figures, by name."""
-    return json.loads(path.read_text())["tasks"]
+    tasks = json.loads(path.read_text()).get("tasks")
+    if tasks is None:
+        raise UserError(f"{path} is of an earlier version: remove it, and give --eval-data to evaluate anew")
+    return tasks
 
 
 def _task(tasks: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
