@@ -33,6 +33,7 @@ from pretrain.export.sums import write_sums
 from pretrain.start import continuity
 from pretrain.telemetry.metrics_file import NO_LINES, chained
 
+pytestmark = pytest.mark.full
 FLAGS = {
     "objective__name": "clear",
     "train__steps": 9,
@@ -125,7 +126,6 @@ def test_on_another_processor_a_stated_tolerance_holds(kept, tmp_path, steps_onc
             assert "step-00000009: parameters are 9.09% of their way from where the steps lead" in said
 
 
-@pytest.mark.full
 def test_a_run_of_two_ranks_is_done_again_by_two(tiny_data, tmp_path):
     run = tmp_path / "run"
     finish(start(command(tiny_data, run, **FLAGS | {"checkpoint__every": 5}), ranks=2))
