@@ -33,7 +33,7 @@ import yaml
 from augment.core.own_code import allow
 from pretrain.common.errors import UserError
 from pretrain.common.processes import run_to_end
-from pretrain.common.run_folder import export_of, read_summary, require_run
+from pretrain.common.run_folder import export_of, is_complete, read_summary, require_run
 from pretrain.config.data import data_config
 from pretrain.config.recipe import DEFAULT_RECIPE, SHORT_FLAGS, load_config
 from pretrain.config.validation import leaves
@@ -242,8 +242,7 @@ def train(
                 f"{config.run_folder}: stopped; continue by train(..., resume='auto')"
             ) from None
     trained = Run(config.run_folder)
-    summary = read_summary(trained.folder)
-    if summary is None or not (summary.get("stopped_early") or summary["steps"] >= config.train.steps):
+    if not is_complete(trained.folder, config.train.steps):
         raise UserError(f"{trained.folder} stopped before its last step. {_CONTINUE}")
     return trained
 

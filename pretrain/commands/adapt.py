@@ -28,7 +28,7 @@ from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
-from pretrain.common.run_folder import export_of, read_summary
+from pretrain.common.run_folder import export_of, is_complete
 from pretrain.config import recipe as recipes
 from pretrain.config.data import DataConfig
 from pretrain.config.run import Config
@@ -98,8 +98,7 @@ def main(
         rest = {"sources": training_sources(settings.data.prepare.sources, out / JUDGE)}
         _require_a_batch(rest["sources"], settings)
         data = prepare(out=out / "data", **(settings.data.prepare.model_dump(exclude_unset=True) | rest))
-        summary = read_summary(out)
-        if summary is None or not (summary.get("stopped_early") or summary["steps"] >= settings.train.steps):
+        if not is_complete(out, settings.train.steps):
             _step(3, f"train {init} on it")
             train(config, data=data, run=out, resume="auto", **(overrides | start))
     except KeyboardInterrupt:

@@ -47,6 +47,12 @@ def read_summary(run: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text("utf-8")) if path.is_file() else None
 
 
+def is_complete(run: Path, steps: int) -> bool:
+    """Return whether a run has done `steps` steps, or has ended before them by `train.patience`."""
+    summary = read_summary(run)
+    return summary is not None and (summary.get("stopped_early", False) or summary["steps"] >= steps)
+
+
 def export_of(source: str) -> str:
     """Return the model that a name stands for: a run's best/, else its export/; another name itself.
 

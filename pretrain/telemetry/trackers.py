@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class Tracking:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Tracker:
+class Tracker(ABC):
     """One tracker, for one run. It is opened, and works, in a thread of its own.
 
     run: the library's own, None until it is open. last: metric -> the last step that the tracker has; -1:
@@ -63,9 +64,9 @@ class Tracker:
         self.name, self.settings = tracking.run_name or run_folder.name, tracking.settings
         self.place, self._continued = run_folder / "trackers", continued
 
+    @abstractmethod
     def open(self) -> None:
         """Begin a tracked run, or continue the one that an earlier start of the same run began."""
-        raise NotImplementedError
 
     def identity(self, new: Callable[[], str]) -> tuple[str, bool]:
         """Return by what the tracker knows this run, and whether it does since an earlier start.
@@ -80,9 +81,9 @@ class Tracker:
         replace_durably(path, f"{identity}\n".encode())
         return identity, False
 
+    @abstractmethod
     def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
         """Write metrics of a step. wall_time: seconds since 1970."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End this start of the run. Also called after a failure, then it may fail, too."""

@@ -85,10 +85,8 @@ def replay(run: Path, saved: Sequence[Saved], count: int, seed: int, overrides: 
         print("  --checkpoint.keep 1000, or --checkpoint.keep_every N, keeps the checkpoints of a run")
     if not able:
         raise UserError(f"no steps of {run} between two checkpoints can be done again")
-    chosen, good = (
-        sorted(random.Random(seed).sample(able, min(count, len(able))), key=lambda one: one.begin),
-        True,
-    )
+    drawn, good = random.Random(seed).sample(able, min(count, len(able))), True
+    chosen = sorted(drawn, key=lambda one: one.begin)
     seconds = sum(
         b.progress.get("seconds", 0) - (a.progress.get("seconds", 0) if a else 0) for _, a, b in chosen
     )
@@ -151,12 +149,12 @@ def do_again(run: Path, stretch: Stretch, recipe: Path, folder: Path, overrides:
     begin, before, after = stretch
     settings = {
         **overrides,
-        **{
-            "folder": str(folder),
-            "track": (),
-            "train.threads": after.state.get("machine", {}).get("threads"),
-        },
-        **{"checkpoint.every": 0, "checkpoint.keep": 1, "checkpoint.keep_every": 0},
+        "folder": str(folder),
+        "track": (),
+        "train.threads": after.state.get("machine", {}).get("threads"),
+        "checkpoint.every": 0,
+        "checkpoint.keep": 1,
+        "checkpoint.keep_every": 0,
         "checkpoint.resume": str(run / "checkpoints" / before.name) if before else "never",
     }
     environment, log = os.environ | {"PYTHONPATH": python_path()}, recipe.with_name("log.txt")
