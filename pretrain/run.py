@@ -225,7 +225,7 @@ class TrainingRun:
             lanes=self.config.data.lanes,
             graphs=Graphs(self.engine, settings.graphs, self.telemetry.say),
         )
-        self.update = Update(self.engine, settings.clip, self.scale)
+        self.update = Update(self.engine, settings.clip, self.scale, self.whole.graphs)
         self.faults = Faults(self.config, self.whole, self.update, self.telemetry, progress, self.decode)
         self.log = StepLog(
             self.config,

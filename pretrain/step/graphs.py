@@ -99,16 +99,19 @@ class Graphs:
         assert graph.divides or factor is None
         if graph.divides:
             graph.divisor.fill_(1.0) if factor is None else graph.divisor.copy_(factor)
-        pairs = list(zip(graph.parameters, graph.gradients))
-        if others := [pair for pair in pairs if pair[0].grad is not pair[1]]:
+        self.keep(graph.parameters, graph.gradients)
+        graph.backward()
+        return (None,)
+
+    def keep(self, parameters: list[Parameter], gradients: list[Tensor]) -> None:
+        """Let parameters have their gradients, whatever those are now, where `gradient_of` says."""
+        if others := [pair for pair in zip(parameters, gradients) if pair[0].grad is not pair[1]]:
             if first := [own for parameter, own in others if parameter.grad is None]:
                 torch._foreach_zero_(first)
             if rest := [(own, p.grad) for p, own in others if p.grad is not None]:
                 torch._foreach_copy_(*zip(*rest))
             for parameter, own in others:
                 parameter.grad = own
-        graph.backward()
-        return (None,)
 
     def _run(self, method: Method, row: MicroBatch, packed: PackedRow, *more: Tensor) -> Tensor:
         graph = self._graph(method, row, packed, more)

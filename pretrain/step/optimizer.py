@@ -1,11 +1,12 @@
 """Optimizers and learning-rate schedules."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pretrain.common.errors import UserError
 from pretrain.config.run import TrainConfig
@@ -48,32 +49,48 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
 class AdamW(torch.optim.AdamW):
     """torch's own, fused, without what its Python looks for in every parameter at every step.
 
-    That is a millisecond or two for 200 parameters, during which a GPU may have nothing to do.
+    That is a millisecond or two for 200 parameters, during which a GPU may have nothing to do. The learning
+    rate is rounded to float32, as which a CUDA graph reads it.
+
+    repeat: what steps, clears gradients and keeps them where they are, instead of this (a graph).
     """
+
+    repeat: Callable[[], None] | None = None
 
     @torch.no_grad()
     def step(self, closure=None):
-        groups = []
-        for group in self.param_groups:
-            gradients = [p.grad for p in group["params"]]
-            states = [self.state.get(p) for p in group["params"]]
-            if not all(states) or any(gradient is None for gradient in gradients):
-                return super().step(closure)  # torch makes the state
-            if gradients:
-                groups.append((group, gradients, states))
-        found_inf = getattr(self, "found_inf", None)
-        for group, gradients, states in groups:
+        if self.repeat is not None:
+            return self.repeat()
+        if not self.is_set_up() or any(p.grad is None for group in self.param_groups for p in group["params"]):
+            return super().step(closure)  # torch makes the state
+        rates = [float(np.float32(group["lr"])) for group in self.param_groups]
+        return self.update(rates, getattr(self, "found_inf", None))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if self.repeat is None:
+            super().zero_grad(set_to_none)
+
+    def is_set_up(self) -> bool:
+        """Return whether every parameter has its state."""
+        return all(self.state.get(p) for group in self.param_groups for p in group["params"])
+
+    def update(self, rates: Sequence[float] | Sequence[Tensor], found_inf: Tensor | None) -> None:
+        """Update all parameters by their gradients; rates: of the groups. found_inf: 1.0 leaves all as it is."""
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            states = [self.state[p] for p in group["params"]]
+            if not states:
+                continue
             steps = [state["step"] for state in states]
             torch._foreach_add_(steps, 1)
             torch._fused_adamw_(
                 group["params"],
-                gradients,
+                [p.grad for p in group["params"]],
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
                 [],
                 steps,
                 amsgrad=False,
-                lr=group["lr"],
+                lr=rate,
                 beta1=group["betas"][0],
                 beta2=group["betas"][1],
                 weight_decay=group["weight_decay"],
@@ -84,7 +101,6 @@ class AdamW(torch.optim.AdamW):
             )
             if found_inf is not None:
                 torch._foreach_sub_(steps, [found_inf] * len(steps))
-        return None
 
 
 class Lamb(torch.optim.Optimizer):

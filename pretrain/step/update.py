@@ -1,7 +1,8 @@
 """The end of a step: gradients are clipped and applied, unless one, or a loss, is not finite.
 
 At ZeRO 0 with torch's AdamW the host reads nothing: norm, clip and the check stay on the device, where the
-optimizer itself leaves out an update (`found_inf`). Other optimizers cannot, so the host waits for the check;
+optimizer itself leaves out an update (`found_inf`). Where the passes are graphs, so is all of it. Other
+optimizers cannot, so the host waits for the check;
 at ZeRO 1 to 3 DeepSpeed does, which also clips there. It leaves out what has a norm that is not finite: a
 gradient is made so where the loss is not finite, or the norm is above the limit.
 """
@@ -13,16 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.model.precision import LossScale
+from pretrain.step.graphs import Graphs
+from pretrain.step.optimizer import AdamW
 
 
 class Update:
     """Clip, step and clear an engine's gradients."""
 
-    def __init__(self, engine, clip: float, scale: LossScale | None = None):
+    def __init__(self, engine, clip: float, scale: LossScale | None = None, graphs: Graphs | None = None):
         """
         Args:
             clip: largest gradient norm; 0: any. (ZeRO 1 to 3 take it from the engine's configuration.)
             scale: of float16, which follows what is finite.
+            graphs: of the passes. Where they add gradients, the update becomes a graph, too.
         """
         self.engine, self.clip, self.scale = engine, clip, scale
         self.partitioned = int(engine.zero_optimization_stage()) > 0
@@ -33,6 +37,7 @@ class Update:
         self._true = torch.ones((), dtype=torch.bool, device=engine.device)
         self._statistics = list(_statistics(engine.module))
         self._before = [value.clone() for value in self._statistics]
+        self._graphs, self._graph = graphs, None
 
     def apply(self, loss: Tensor, limit: float = math.inf) -> tuple[Tensor | float, Tensor]:
         """Step, if `loss` (a scalar) and all gradients are finite, and their norm is at most `limit`.
@@ -55,22 +60,34 @@ class Update:
         return norm, applied
 
     def _whole(self, loss: Tensor, limit: float) -> tuple[Tensor | float, Tensor, Tensor]:
+        if self._graph is not None and self._graph.stands:
+            return self._graph.apply(loss, limit)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if not gradients:
             self.engine.zero_grad()
             return math.nan, ~self._true, ~self._true
-        # torch's `get_total_norm`, but for what it does to tensors of several devices
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        finite = norm.isfinite() & loss.isfinite()
-        sound = finite & (norm <= limit)
+        norm, finite, sound = judged(gradients, loss, limit)
         if not self.skips and not sound:
             self.engine.zero_grad()
             return norm, finite, sound
         if self.clip:
-            torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
+            clip(gradients, norm, self.clip)
         self.engine.optimizer.found_inf = (~sound).float()
         self.engine.step()
+        self._record(loss)
         return norm, finite, sound
+
+    def _record(self, loss: Tensor) -> None:
+        """Make the next updates a graph, if passes have become graphs that add their gradients."""
+        graphs, optimizer = self._graphs, self.engine.optimizer
+        if not (graphs and graphs.adds and graphs.graphs and isinstance(optimizer, AdamW)):
+            return
+        if self._graph is None and optimizer.is_set_up():
+            self._graphs = None  # once
+            try:
+                self._graph = UpdateGraph(self.engine, graphs, self.clip, loss)
+            except RuntimeError as error:  # CUDA's are such, too
+                graphs.say(f"graphs     none of the update: {str(error).strip().splitlines()[0]}")
 
     def _by_deepspeed(self, loss: Tensor, limit: float) -> tuple[Tensor | float, Tensor, Tensor]:
         optimizer = self.engine.optimizer
@@ -89,6 +106,69 @@ class Update:
             return math.nan, applied, applied
         on_device = isinstance(norm, Tensor) and norm.device == self._true.device
         return norm if on_device else float(norm), applied, applied
+
+
+def judged(
+    gradients: list[Tensor], loss: Tensor, limit: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the norm of all gradients, whether it and the loss are finite, and whether it keeps to `limit`."""
+    # torch's `get_total_norm`, but for what it does to tensors of several devices
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    finite = norm.isfinite() & loss.isfinite()
+    return norm, finite, finite & (norm <= limit)
+
+
+def clip(gradients: list[Tensor], norm: Tensor, most: float) -> None:
+    """Scale gradients, whose norm is `norm`, to one of at most `most`."""
+    torch._foreach_mul_(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
+
+
+class UpdateGraph:
+    """All of an update at ZeRO 0, as one launch. Gradients are zeros after it, and stay where they are."""
+
+    def __init__(self, engine, graphs: Graphs, most: float, loss: Tensor):
+        """most: the largest norm, or 0. loss: a scalar like those to come."""
+        self._engine, self._graphs, self._most = engine, graphs, most
+        self._optimizer: AdamW = engine.optimizer
+        self._parameters = [p for p in engine.module.parameters() if p.requires_grad]
+        self._gradients = [graphs.gradient_of(parameter) for parameter in self._parameters]
+        graphs.keep(self._parameters, self._gradients)
+        self._rates = [loss.new_zeros((), dtype=torch.float32) for _ in self._optimizer.param_groups]
+        self._norm = self._gradients[0].new_zeros(())
+        self._limit, self._flags = torch.zeros_like(self._norm), loss.new_zeros(2, dtype=torch.bool)
+        self._set: list[float] = []
+        self._loss = torch.full_like(loss, math.nan)  # recording may run this, and must change nothing
+        self._repeat = graphs.record(self._body)
+
+    @property
+    def stands(self) -> bool:
+        """Whether the passes are still graphs; else gradients do not stay where they are."""
+        if not self._graphs.on:
+            self._optimizer.repeat = None
+        return self._graphs.on
+
+    def apply(self, loss: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `judged`'s three, of this step."""
+        self._graphs.keep(self._parameters, self._gradients)
+        numbers = [group["lr"] for group in self._optimizer.param_groups] + [limit]
+        if numbers != self._set:
+            for place, number in zip([*self._rates, self._limit], numbers, strict=True):
+                place.fill_(number)
+            self._set = numbers
+        self._loss.copy_(loss)
+        self._optimizer.repeat = self._repeat
+        self._engine.step()  # which also counts
+        finite, sound = self._flags.clone()
+        return self._norm.clone(), finite, sound
+
+    def _body(self) -> None:
+        norm, finite, sound = judged(self._gradients, self._loss, self._limit)
+        if self._most:
+            clip(self._gradients, norm, self._most)
+        self._optimizer.update(self._rates, (~sound).float())
+        torch._foreach_zero_(self._gradients)
+        self._norm.copy_(norm)
+        self._flags.copy_(torch.stack([finite, sound]))
 
 
 def _statistics(module: nn.Module) -> Iterator[Tensor]:

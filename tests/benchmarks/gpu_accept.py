@@ -206,7 +206,7 @@ class Run:
         self.accept, self.config, self.engine = accept, config, engine
         graphs = Graphs(engine, config.train.graphs)
         self.whole = WholeBatch(engine, 0, config.train.micro_batch_tokens, graphs=graphs)
-        self.update = Update(engine, config.train.clip)
+        self.update = Update(engine, config.train.clip, graphs=graphs)
         self.vocabulary = Vocabulary.from_tokenizer(accept.tokenizer)
 
     def batch(self, step: int) -> RankBatch:

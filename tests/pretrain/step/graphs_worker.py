@@ -32,7 +32,7 @@ def trained(stage: int, case: str, precision: str, record: Recorder | None) -> l
     engine = build_engine(model, config)
     engine.train()
     graphs = Graphs(engine, "auto" if record else "off", record=record)
-    whole, update, found = WholeBatch(engine, 5, 150, graphs=graphs), Update(engine, 0.0), []
+    whole, update, found = WholeBatch(engine, 5, 150, graphs=graphs), Update(engine, config.train.clip, graphs=graphs), []
     for step in range(6):
         batch = make_batch(5 + step % 2, model.objective.masked_copies, model.objective.roles)
         result = whole.compute(share(batch, dist.get_rank(), dist.get_world_size(), step))

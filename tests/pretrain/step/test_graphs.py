@@ -259,7 +259,7 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why_once():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("stage,ranks", [(1, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize("stage,ranks", [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)])
 def test_with_deepspeeds_engine_graphs_change_no_bit(tmp_path, stage, ranks):
     out = tmp_path / "report.json"
     words = [str(Path(__file__).with_name("graphs_worker.py")), str(out), str(stage), "clear_mean", "bf16"]
