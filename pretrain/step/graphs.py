@@ -6,7 +6,7 @@ the graph reads, and its shape must be that of the recorded row: rows have few (
 
 A shape is recorded when it comes a second time with a backward pass behind it. From then on its forward is
 one graph and its backward another, and the two are a function to autograd. Gradients are added to the
-parameters' own: at ZeRO 0 by the graph itself, in memory that stays, at ZeRO 1 and 2 by autograd, as
+parameters' own: at ZeRO 0 and 1 by the graph itself, in memory that stays, at ZeRO 2 by autograd, as
 DeepSpeed's hooks want. Order and bits are those of a pass without graphs.
 
 All graphs share one pool of memory. What a forward keeps for its backward is there until another graph runs.
@@ -26,6 +26,7 @@ from pretrain.losses.mlm import round_up
 from pretrain.model.layer import layers_of
 from pretrain.model.precision import factor_of
 from pretrain.model.rows import PackedRow
+from pretrain.step.gradients import Gradients
 from pretrain.step.model import Request, SentenceModel, seed
 
 MOST_GRAPHS = 64
@@ -33,6 +34,9 @@ MOST_GRAPHS = 64
 LARGEST_ROW = 1 << 15
 """Tokens of the longest row that is recorded: with more, launches no longer limit the device, and a second
 pool of activations would have to fit into its memory."""
+
+ADDS_TO = 1
+"""The last ZeRO stage at which graphs add gradients themselves."""
 
 Method = Callable[..., Tensor]
 """Of a `SentenceModel`: (model, packed row, more tensors) -> sentence vectors [N, H], or a scalar."""
@@ -59,9 +63,9 @@ class Graphs:
         self.live: Any = None  # the pass whose activations are in the pool
         self.graphs: dict[Hashable, RowGraph] = {}
         self._met: set[Hashable] = set()
-        self._gradients: dict[int, Tensor] = {}
+        self.gradients = Gradients(engine)
         stage = int(engine.zero_optimization_stage())
-        self.adds = stage == 0
+        self.adds = stage <= ADDS_TO
         """Whether graphs add gradients themselves, and not autograd, as DeepSpeed's hooks want."""
         # instead of the parameters, where autograd is to add nothing to them
         self._instead = (torch.zeros((), device=engine.device, requires_grad=True),) if self.adds else ()
@@ -84,12 +88,6 @@ class Graphs:
             more = round_up(row.positions, row.labels)
             return self._run(SentenceModel.masked_loss_of_row, row, model.pack(row), *more)
 
-    def gradient_of(self, parameter: Parameter) -> Tensor:
-        """Return where every graph leaves its gradient of a parameter: at ZeRO 0, adds it."""
-        if id(parameter) not in self._gradients:
-            self._gradients[id(parameter)] = torch.zeros_like(parameter)
-        return self._gradients[id(parameter)]
-
     def add(self, graph: "RowGraph") -> tuple[Tensor | None, ...]:
         """Run a graph's backward; return what autograd is to add to its parameters' gradients."""
         if not self.adds:
@@ -99,19 +97,9 @@ class Graphs:
         assert graph.divides or factor is None
         if graph.divides:
             graph.divisor.fill_(1.0) if factor is None else graph.divisor.copy_(factor)
-        self.keep(graph.parameters, graph.gradients)
+        self.gradients.keep(graph.parameters)
         graph.backward()
         return (None,)
-
-    def keep(self, parameters: list[Parameter], gradients: list[Tensor]) -> None:
-        """Let parameters have their gradients, whatever those are now, where `gradient_of` says."""
-        if others := [pair for pair in zip(parameters, gradients) if pair[0].grad is not pair[1]]:
-            if first := [own for parameter, own in others if parameter.grad is None]:
-                torch._foreach_zero_(first)
-            if rest := [(own, p.grad) for p, own in others if p.grad is not None]:
-                torch._foreach_copy_(*zip(*rest))
-            for parameter, own in others:
-                parameter.grad = own
 
     def _run(self, method: Method, row: MicroBatch, packed: PackedRow, *more: Tensor) -> Tensor:
         graph = self._graph(method, row, packed, more)
@@ -150,7 +138,7 @@ class Graphs:
         self.on = False
         self._say(f"none any more: {why}" if self.graphs else f"none: {why}")
         self.graphs.clear()  # with them goes the memory of their pool
-        self._gradients.clear()
+        self.gradients.forget()
 
     def _say(self, what: str) -> None:
         if what not in self.said:
@@ -177,7 +165,7 @@ class RowGraph:
         self.output, self.gradient = torch.zeros_like(self._result), torch.zeros_like(self._result)
         found = [gradient is not None for gradient in self._within(self._differentiate)]
         self.parameters = [parameter for parameter, has_one in zip(trained.values(), found) if has_one]
-        self.gradients = [graphs.gradient_of(parameter) for parameter in self.parameters]
+        self.gradients = [graphs.gradients.of(parameter) for parameter in self.parameters]
         self.divisor, self._adds = torch.ones((), device=self.gradient.device), graphs.adds
         precision, masked = self._model.precision, method is SentenceModel.masked_loss_of_row
         self.divides = graphs.adds and (precision == "fp16" or (precision == "bf16" and masked))

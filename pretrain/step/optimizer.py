@@ -61,7 +61,9 @@ class AdamW(torch.optim.AdamW):
     def step(self, closure=None):
         if self.repeat is not None:
             return self.repeat()
-        if not self.is_set_up() or any(p.grad is None for group in self.param_groups for p in group["params"]):
+        if not self.is_set_up() or any(
+            p.grad is None for group in self.param_groups for p in group["params"]
+        ):
             return super().step(closure)  # torch makes the state
         rates = [float(np.float32(group["lr"])) for group in self.param_groups]
         return self.update(rates, getattr(self, "found_inf", None))
@@ -75,7 +77,10 @@ class AdamW(torch.optim.AdamW):
         return all(self.state.get(p) for group in self.param_groups for p in group["params"])
 
     def update(self, rates: Sequence[float] | Sequence[Tensor], found_inf: Tensor | None) -> None:
-        """Update all parameters by their gradients; rates: of the groups. found_inf: 1.0 leaves all as it is."""
+        """Update all parameters by their gradients.
+
+        rates: of the groups. found_inf: where it is 1.0, nothing changes.
+        """
         for group, rate in zip(self.param_groups, rates, strict=True):
             states = [self.state[p] for p in group["params"]]
             if not states:

@@ -59,6 +59,9 @@ class Buckets:
         self.engine = engine
         self.world, self.overlap = dist.get_world_size(), overlap
         self.dtype: torch.dtype = engine.communication_data_type
+        if int(engine.zero_optimization_stage()) == 1:
+            for hook in engine.optimizer._grad_acc_hooks:
+                hook.remove()  # they would do nothing but take a GPU's host a tenth of a millisecond each
         trained = [p for p in engine.module.parameters() if p.requires_grad]
         self.buckets = cut_buckets(trained[::-1], engine.zero_reduce_bucket_size())
         self._bucket_of = {id(p): number for number, bucket in enumerate(self.buckets) for p in bucket}
@@ -134,12 +137,6 @@ class Buckets:
     def _hand_over(self) -> None:
         """Leave the gradients where the engine's optimizer takes them."""
         self.engine.set_gradient_accumulation_boundary(True)
-        if int(self.engine.zero_optimization_stage()) == 1:
-            # With nothing in DeepSpeed's own bucket, all that this does is to take this rank's share of
-            # every gradient, and to clear them.
-            self.engine.optimizer.setup_buckets()
-            self.engine.optimizer.overlapping_partition_gradients_reduce_epilogue()
-            return
         for bucket in self.buckets:
             for parameter in bucket:
                 if parameter.grad is None:  # of one rank: decayed as with several

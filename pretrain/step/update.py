@@ -1,19 +1,21 @@
 """The end of a step: gradients are clipped and applied, unless one, or a loss, is not finite.
 
-At ZeRO 0 with torch's AdamW the host reads nothing: norm, clip and the check stay on the device, where the
-optimizer itself leaves out an update (`found_inf`). Where the passes are graphs, so is all of it. Other
-optimizers cannot, so the host waits for the check;
-at ZeRO 1 to 3 DeepSpeed does, which also clips there. It leaves out what has a norm that is not finite: a
-gradient is made so where the loss is not finite, or the norm is above the limit.
+At ZeRO 0 and 1 with torch's AdamW the host reads nothing: norm, clip and the check stay on the device, where
+the optimizer itself leaves out an update (`found_inf`). Where the passes are graphs, so is all of it at
+ZeRO 0. Other optimizers cannot, so the host waits for the check; else DeepSpeed does, which also clips there.
+It leaves out what has a norm that is not finite: a gradient is made so where the loss is not finite, or the
+norm is above the limit.
 """
 
 import math
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.model.precision import LossScale
+from pretrain.step.gradients import Gradients
 from pretrain.step.graphs import Graphs
 from pretrain.step.optimizer import AdamW
 
@@ -29,15 +31,20 @@ class Update:
             graphs: of the passes. Where they add gradients, the update becomes a graph, too.
         """
         self.engine, self.clip, self.scale = engine, clip, scale
-        self.partitioned = int(engine.zero_optimization_stage()) > 0
-        self.skips = isinstance(engine.optimizer, torch.optim.AdamW)
+        self._graphs = graphs
+        self._graph: UpdateGraph | None = None
+        stage, optimizer = int(engine.zero_optimization_stage()), engine.optimizer
+        self.skips = isinstance(optimizer, torch.optim.AdamW)
         self._parameters = list(engine.module.parameters())
-        if not self.partitioned:
-            engine.zero_grad = engine.optimizer.zero_grad  # DeepSpeed's looks for parameters in all modules
+        self._apply = self._by_deepspeed
+        if stage == 0:
+            self._apply = self._whole
+            engine.zero_grad = optimizer.zero_grad  # DeepSpeed's looks for parameters in all modules
+        elif stage == 1 and isinstance(optimizer.optimizer, torch.optim.AdamW):
+            self._apply = Shares(engine, graphs.gradients if graphs else Gradients(engine), clip).apply
         self._true = torch.ones((), dtype=torch.bool, device=engine.device)
         self._statistics = list(_statistics(engine.module))
         self._before = [value.clone() for value in self._statistics]
-        self._graphs, self._graph = graphs, None
 
     def apply(self, loss: Tensor, limit: float = math.inf) -> tuple[Tensor | float, Tensor]:
         """Step, if `loss` (a scalar) and all gradients are finite, and their norm is at most `limit`.
@@ -50,9 +57,7 @@ class Update:
             device. All ranks find the same, since both are of the global batch.
         """
         with torch.no_grad():
-            norm, finite, applied = (
-                self._by_deepspeed(loss, limit) if self.partitioned else self._whole(loss, limit)
-            )
+            norm, finite, applied = self._apply(loss, limit)
             if self.scale is not None:
                 self.scale.update(finite)
             for now, before in zip(self._statistics, self._before):
@@ -66,7 +71,7 @@ class Update:
         if not gradients:
             self.engine.zero_grad()
             return math.nan, ~self._true, ~self._true
-        norm, finite, sound = judged(gradients, loss, limit)
+        norm, finite, sound = judged(norm_of(gradients), loss, limit)
         if not self.skips and not sound:
             self.engine.zero_grad()
             return norm, finite, sound
@@ -82,7 +87,7 @@ class Update:
         graphs, optimizer = self._graphs, self.engine.optimizer
         if not (graphs and graphs.adds and graphs.graphs and isinstance(optimizer, AdamW)):
             return
-        if self._graph is None and optimizer.is_set_up():
+        if optimizer.is_set_up():
             self._graphs = None  # once
             try:
                 self._graph = UpdateGraph(self.engine, graphs, self.clip, loss)
@@ -92,6 +97,11 @@ class Update:
     def _by_deepspeed(self, loss: Tensor, limit: float) -> tuple[Tensor | float, Tensor, Tensor]:
         optimizer = self.engine.optimizer
         sound, before = loss.isfinite(), None
+        if int(self.engine.zero_optimization_stage()) == 1:
+            # With nothing in DeepSpeed's own bucket, all that this does is to take this rank's share of
+            # every gradient, and to clear them.
+            optimizer.setup_buckets()
+            optimizer.overlapping_partition_gradients_reduce_epilogue()
         if limit < math.inf:
             before = _partitioned_norm(optimizer)
             sound = sound & (before <= limit)
@@ -108,12 +118,14 @@ class Update:
         return norm if on_device else float(norm), applied, applied
 
 
-def judged(
-    gradients: list[Tensor], loss: Tensor, limit: float | Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the norm of all gradients, whether it and the loss are finite, and whether it keeps to `limit`."""
+def norm_of(gradients: list[Tensor]) -> Tensor:
+    """Return the norm of all gradients together."""
     # torch's `get_total_norm`, but for what it does to tensors of several devices
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+
+
+def judged(norm: Tensor, loss: Tensor, limit: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a norm, whether it and the loss are finite, and whether it is at most `limit`, too."""
     finite = norm.isfinite() & loss.isfinite()
     return norm, finite, finite & (norm <= limit)
 
@@ -123,6 +135,47 @@ def clip(gradients: list[Tensor], norm: Tensor, most: float) -> None:
     torch._foreach_mul_(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
 
 
+class Shares:
+    """Updates at ZeRO 1: a rank updates its share of the weights, and has those of others from them.
+
+    This replaces the step of DeepSpeed's optimizer, which does the same parameter by parameter, and waits for
+    the device to tell it the norm of every group. Weights, masters and moments lie where that has them.
+    """
+
+    def __init__(self, engine, gradients: Gradients, most: float):
+        """most: the largest norm, or 0: any."""
+        self._engine, self._gradients, self._most, zero = engine, gradients, most, engine.optimizer
+        self._masters, rank = zero.single_partition_of_fp32_groups, dist.get_rank()
+        self._weights = [parts[rank] for parts in zero.parallel_partitioned_bit16_groups]
+        for master, group in zip(self._masters, gradients.groups, strict=True):
+            master.grad = group.narrow(0, rank * len(master), len(master))
+        zero.step, zero.zero_grad = self._step, lambda set_to_none=True: None
+
+    def apply(self, loss: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `judged`'s three, of this step. Collective."""
+        self._gradients.keep()
+        shares = [master.grad for master in self._masters]
+        norm = norm_of(shares)
+        if dist.get_world_size() > 1:
+            dist.all_reduce(norm.square_())
+            norm = norm.sqrt()
+        norm, finite, sound = judged(norm, loss, limit)
+        if self._most:
+            clip(shares, norm, self._most)
+        self._engine.optimizer.optimizer.found_inf = (~sound).float()
+        self._engine.step()
+        torch._foreach_zero_(self._gradients.groups)
+        return norm, finite, sound
+
+    def _step(self) -> None:
+        zero = self._engine.optimizer
+        zero.optimizer.step()
+        torch._foreach_copy_(self._weights, self._masters)
+        for whole, own, group in zip(zero.bit16_groups_flat, self._weights, zero.real_dp_process_group):
+            if len(whole) > len(own):
+                dist.all_gather_into_tensor(whole, own, group=group)
+
+
 class UpdateGraph:
     """All of an update at ZeRO 0, as one launch. Gradients are zeros after it, and stay where they are."""
 
@@ -130,9 +183,8 @@ class UpdateGraph:
         """most: the largest norm, or 0. loss: a scalar like those to come."""
         self._engine, self._graphs, self._most = engine, graphs, most
         self._optimizer: AdamW = engine.optimizer
-        self._parameters = [p for p in engine.module.parameters() if p.requires_grad]
-        self._gradients = [graphs.gradient_of(parameter) for parameter in self._parameters]
-        graphs.keep(self._parameters, self._gradients)
+        graphs.gradients.keep()
+        self._gradients = [graphs.gradients.of(parameter) for parameter in graphs.gradients.parameters]
         self._rates = [loss.new_zeros((), dtype=torch.float32) for _ in self._optimizer.param_groups]
         self._norm = self._gradients[0].new_zeros(())
         self._limit, self._flags = torch.zeros_like(self._norm), loss.new_zeros(2, dtype=torch.bool)
@@ -149,7 +201,7 @@ class UpdateGraph:
 
     def apply(self, loss: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return `judged`'s three, of this step."""
-        self._graphs.keep(self._parameters, self._gradients)
+        self._graphs.gradients.keep()
         numbers = [group["lr"] for group in self._optimizer.param_groups] + [limit]
         if numbers != self._set:
             for place, number in zip([*self._rates, self._limit], numbers, strict=True):
@@ -162,7 +214,7 @@ class UpdateGraph:
         return self._norm.clone(), finite, sound
 
     def _body(self) -> None:
-        norm, finite, sound = judged(self._gradients, self._loss, self._limit)
+        norm, finite, sound = judged(norm_of(self._gradients), self._loss, self._limit)
         if self._most:
             clip(self._gradients, norm, self._most)
         self._optimizer.update(self._rates, (~sound).float())

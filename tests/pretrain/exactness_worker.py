@@ -158,7 +158,7 @@ def engine_gradients(engine) -> dict:
     stage = int(engine.zero_optimization_stage())
     result = {}
     for name, p in engine.module.named_parameters():
-        gradient = p.grad if stage == 0 else safe_get_full_grad(p)
+        gradient = p.grad if stage <= 1 else safe_get_full_grad(p)
         if gradient is not None:
             result[name] = gradient.detach().double().cpu().clone()
     return result

@@ -32,8 +32,14 @@ def trained(stage: int, case: str, precision: str, record: Recorder | None) -> l
     engine = build_engine(model, config)
     engine.train()
     graphs = Graphs(engine, "auto" if record else "off", record=record)
-    whole, update, found = WholeBatch(engine, 5, 150, graphs=graphs), Update(engine, config.train.clip, graphs=graphs), []
+    whole, update, found = (
+        WholeBatch(engine, 5, 150, graphs=graphs),
+        Update(engine, config.train.clip, graphs=graphs),
+        [],
+    )
     for step in range(6):
+        for group in engine.optimizer.param_groups:
+            group["lr"] = 1e-3 / (step + 3)
         batch = make_batch(5 + step % 2, model.objective.masked_copies, model.objective.roles)
         result = whole.compute(share(batch, dist.get_rank(), dist.get_world_size(), step))
         assert update.apply(result.losses["total"])[1]
@@ -52,7 +58,8 @@ def main() -> None:
         expected = trained(int(stage), case, precision, None)
         found = trained(int(stage), case, precision, record)
     differing = sum(not torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    report = {"differing": differing, "compared": len(found), "repeats": record.repeats}
+    bodies = [body.__qualname__ for body in record.bodies]
+    report = {"differing": differing, "compared": len(found), "repeats": dict(zip(bodies, record.repeats))}
     Path(f"{out}.{dist.get_rank()}").write_text(json.dumps(report))
 
 

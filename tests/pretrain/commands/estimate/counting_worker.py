@@ -118,7 +118,7 @@ def count(stage: int, dtype: str, gradients: dict) -> dict:
             got = engine_gradients(engine)
             found["error"] = errors(got, gradients.setdefault(stage, got))["error"]
         optimizer = engine.optimizer
-        if stage == 0:
+        if stage <= 1:
             reduced = 0
         elif stage == 3:
             reduced = bytes_of([optimizer.grad_partitions_flat_buffer])
