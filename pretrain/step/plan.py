@@ -151,6 +151,8 @@ class StepPlan:
 
     def agree(self, lanes: int, rank: int, ranks: int, group: dist.ProcessGroup | None) -> "StepPlan":
         """Merge the plans of all ranks, each of which draws as many sequences from each lane. Collective."""
+        if ranks == 1:
+            return self
         first, stop = lanes_of_rank(lanes, rank, ranks)
         most = self.drawn[0] // (stop - first) * most_lanes(lanes, ranks)
         return self.merge(gather_equal(self.to_tensor(most), group))

@@ -11,7 +11,7 @@ of DiffCSE's discriminator is then one rank's own. On a CPU, without streams, it
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -59,6 +59,7 @@ class Buckets:
         self.engine = engine
         self.world, self.overlap = dist.get_world_size(), overlap
         self.dtype: torch.dtype = engine.communication_data_type
+        engine.set_gradient_accumulation_boundary(True)  # for its step
         if int(engine.zero_optimization_stage()) == 1:
             for hook in engine.optimizer._grad_acc_hooks:
                 hook.remove()  # they would do nothing but take a GPU's host a tenth of a millisecond each
@@ -83,12 +84,8 @@ class Buckets:
         self._hand_over()
 
     def backward(self, loss: Tensor, final: bool) -> None:
-        self.engine.set_gradient_accumulation_boundary(False)  # the engine is to reduce nothing
-        if final and self.overlap and self.world > 1:
-            with self._sending(loss):
-                self.engine.backward(loss, scale_wrt_gas=False)
-        else:
-            self.engine.backward(loss, scale_wrt_gas=False)
+        with self._sending(loss) if final and self.overlap and self.world > 1 else nullcontext():
+            loss.backward()
         if final:
             self._send_all()  # before any other collective: all ranks must call them in one order
 
@@ -136,7 +133,6 @@ class Buckets:
 
     def _hand_over(self) -> None:
         """Leave the gradients where the engine's optimizer takes them."""
-        self.engine.set_gradient_accumulation_boundary(True)
         for bucket in self.buckets:
             for parameter in bucket:
                 if parameter.grad is None:  # of one rank: decayed as with several

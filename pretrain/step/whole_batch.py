@@ -145,6 +145,7 @@ class WholeBatch:
         self.device = engine.device
         stage = int(engine.zero_optimization_stage())
         self.reduction: Buckets | Coalesced = Coalesced(engine) if stage > 1 else Buckets(engine)
+        self._model = engine if stage > 1 else engine.module
         # What the ranks agree on before a step is about numbers of the host. Over NCCL it would wait for all
         # that the device has to do.
         self.hosts = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
@@ -370,8 +371,8 @@ class WholeBatch:
     # ---- ranks, and the engine
 
     def _run(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a method of the model gives, by the engine's forward."""
-        return self.engine(Request(method, *arguments))
+        """Return what a method of the model gives, by the engine's forward where that gathers weights."""
+        return self._model(Request(method, *arguments))
 
     def _in_order(self, rows: list[MicroBatch], parts: list[Tensor], placed: Placement) -> Tensor:
         """Gather the vectors of this rank's rows with those of all ranks, in order: [S, d]."""

@@ -338,11 +338,12 @@ def of_batch(part: str) -> Callable[[Accept], dict[str, Any]]:
         batch = BATCHES[part] if accept.device.type == "cuda" else max(2, BATCHES[part] // TINY)
         steps = accept.size.steps if part != "batch8192" else 2
         found: dict[str, Any] = {}
-        for graphs in ("off", "auto"):
-            run = accept.run("simcse", batch, graphs=graphs)
+        settings = [("off", 0), ("auto", 0)] + [("auto", 1)] * (part == "batch512")
+        for graphs, zero in settings:
+            run = accept.run("simcse", batch, graphs=graphs, zero=zero)
             base = run.engine.module.encoder.lm.base_model
             flops = model_flops_per_token(base, accept.sentences.lengths.tolist())
-            found[f"graphs {graphs}"] = timed(accept, run, flops, steps)
+            found[f"graphs {graphs}" + ", ZeRO 1" * zero] = timed(accept, run, flops, steps)
             run.close()
         peer = cached if part == "batch8192" else compiled_sentences
         return found | beside(accept, found["graphs auto"], lambda: peer(accept, batch))

@@ -1,11 +1,14 @@
 """Steps of a rank with graphs and without, by DeepSpeed's own engine: are losses and weights the same bits?
 
-Run as `python graphs_worker.py OUT.json STAGE CASE PRECISION` with RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT set. Graphs are functions that are called again, as in test_graphs.
+Run as `python graphs_worker.py OUT STAGES CASE PRECISION cpu|cuda` with RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT set; it writes OUT.STAGE.RANK. On a CPU graphs are functions that are called again, as in test_graphs.
 """
 
 import json
+import os
 import sys
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -21,7 +24,7 @@ from flash_reference import flash_on_cpu
 from graph_recorder import Recorder
 
 from pretrain.step.engine import build_engine, start_processes
-from pretrain.step.graphs import Graphs
+from pretrain.step.graphs import Graphs, cuda_recorder
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
 
@@ -32,11 +35,8 @@ def trained(stage: int, case: str, precision: str, record: Recorder | None) -> l
     engine = build_engine(model, config)
     engine.train()
     graphs = Graphs(engine, "auto" if record else "off", record=record)
-    whole, update, found = (
-        WholeBatch(engine, 5, 150, graphs=graphs),
-        Update(engine, config.train.clip, graphs=graphs),
-        [],
-    )
+    whole, update = WholeBatch(engine, 5, 150, graphs=graphs), Update(engine, 0.5, graphs=graphs)
+    found = []
     for step in range(6):
         for group in engine.optimizer.param_groups:
             group["lr"] = 1e-3 / (step + 3)
@@ -50,17 +50,22 @@ def trained(stage: int, case: str, precision: str, record: Recorder | None) -> l
 
 
 def main() -> None:
-    out, stage, case, precision = sys.argv[1:]
+    out, stages, case, precision, device = sys.argv[1:]
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     start_processes()
-    record = Recorder()
-    with flash_on_cpu():
-        expected = trained(int(stage), case, precision, None)
-        found = trained(int(stage), case, precision, record)
-    differing = sum(not torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    bodies = [body.__qualname__ for body in record.bodies]
-    report = {"differing": differing, "compared": len(found), "repeats": dict(zip(bodies, record.repeats))}
-    Path(f"{out}.{dist.get_rank()}").write_text(json.dumps(report))
+    for stage in stages.split(","):
+        record = Recorder(cuda_recorder() if device == "cuda" else None)
+        with flash_on_cpu() if device == "cpu" else nullcontext():
+            expected = trained(int(stage), case, precision, None)
+            found = trained(int(stage), case, precision, record)
+        differing = sum(not torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        repeats: Counter[str] = Counter()
+        for body, count in zip(record.bodies, record.repeats, strict=True):
+            repeats[body.__qualname__] += count
+        report = {"differing": differing, "compared": len(found), "repeats": repeats}
+        Path(f"{out}.{stage}.{dist.get_rank()}").write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

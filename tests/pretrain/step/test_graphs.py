@@ -5,6 +5,9 @@ the same path as on a GPU. The encoder takes the variable-length branch that CUD
 """
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +30,7 @@ from pretrain.step.whole_batch import WholeBatch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CPU = torch.device("cpu")
+WORKER = [str(Path(__file__).with_name("graphs_worker.py"))]
 CUDA = pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a CUDA device")
 
 
@@ -261,14 +265,16 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why_once():
 @pytest.mark.full
 @pytest.mark.parametrize("stage,ranks", [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)])
 def test_with_deepspeeds_engine_graphs_change_no_bit(tmp_path, stage, ranks):
-    out = tmp_path / "report.json"
-    words = [str(Path(__file__).with_name("graphs_worker.py")), str(out), str(stage), "clear_mean", "bf16"]
-    finish(start(words, ranks), timeout=600)
+    out = tmp_path / "report"
+    finish(start([*WORKER, str(out), str(stage), "clear_mean", "bf16", "cpu"], ranks), timeout=600)
     for rank in range(ranks):
-        report = json.loads(Path(f"{out}.{rank}").read_text())
-        assert report["compared"] > 50 and not report["differing"]
-        assert report["repeats"]["RowGraph._backward"]
-        assert bool(report["repeats"].get("UpdateGraph._body")) == (stage == 0)
+        check_report(json.loads(Path(f"{out}.{stage}.{rank}").read_text()), stage)
+
+
+def check_report(report, stage):
+    assert report["compared"] > 50 and not report["differing"]
+    assert report["repeats"]["RowGraph._backward"]
+    assert bool(report["repeats"].get("UpdateGraph._body")) == (stage == 0)
 
 
 def refuse(function):
@@ -301,3 +307,15 @@ def test_on_a_gpu_any_split_has_the_gradient_of_the_whole_and_a_resume_its_bits(
     first = made("simcse", "bf16", DEVICE)
     run_steps(first, Graphs(first, "auto"), range(3), 64, 0.1)
     check_equal(run_steps(first, Graphs(first, "auto"), range(3, 6), 64, 0.1), straight[3:])
+
+
+@pytest.mark.gpu
+@CUDA
+def test_on_a_gpu_updates_of_deepspeeds_engine_have_the_same_bits(tmp_path):
+    out = tmp_path / "report"
+    words = [sys.executable, *WORKER, str(out), "0,1", "clear_mean", "bf16", "cuda"]
+    variables = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    ended = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    for stage in (0, 1):
+        check_report(json.loads(Path(f"{out}.{stage}.0").read_text()), stage)
