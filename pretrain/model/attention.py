@@ -115,7 +115,7 @@ def _slots(count: int) -> int:
 
 def _firsts(sizes: np.ndarray) -> np.ndarray:
     """Return where runs of equal numbers begin."""
-    return np.flatnonzero(np.diff(sizes, prepend=-1))
+    return np.flatnonzero(np.concatenate([[True] * (len(sizes) > 0), sizes[1:] != sizes[:-1]]))
 
 
 def _by_bucket(
@@ -151,7 +151,7 @@ def _cut(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def sort_order(lengths: Tensor) -> Tensor | None:
     """int64[N]: the stable order by length, or None when equal lengths are neighbours already."""
     sizes = lengths.numpy()
-    if len(_firsts(sizes)) == len(np.unique(sizes)):
+    if (sizes[1:] >= sizes[:-1]).all() or len(_firsts(sizes)) == len(np.unique(sizes)):
         return None
     return torch.from_numpy(sizes.argsort(kind="stable"))
 

@@ -23,30 +23,25 @@ class Gradients:
         return [torch.zeros_like(weights) for weights in self._zero.bit16_groups_flat]
 
     @cached_property
-    def _places(self) -> dict[int, Tensor]:
+    def pairs(self) -> list[tuple[Parameter, Tensor]]:
+        """Every trained parameter, and where its gradient lies."""
         if self._zero is None:
-            return {id(parameter): torch.zeros_like(parameter) for parameter in self.parameters}
-        places = {}
-        for parameters, group in zip(self._zero.bit16_groups, self.groups, strict=True):
-            for parameter in parameters:
-                start = parameter.storage_offset()  # the weights of a group fill a storage
-                places[id(parameter)] = group[start : start + parameter.numel()].view_as(parameter)
-        return places
-
-    def of(self, parameter: Parameter) -> Tensor:
-        """Return where the gradient of a parameter lies."""
-        return self._places[id(parameter)]
+            return [(parameter, torch.zeros_like(parameter)) for parameter in self.parameters]
+        return [
+            # the weights of a group fill a storage
+            (p, group[p.storage_offset() : p.storage_offset() + p.numel()].view_as(p))
+            for parameters, group in zip(self._zero.bit16_groups, self.groups, strict=True)
+            for p in parameters
+        ]
 
     def forget(self) -> None:
         """Let go of the memory, unless updates read it."""
         if self._zero is None:
-            self.__dict__.pop("_places", None)
+            self.__dict__.pop("pairs", None)
 
-    def keep(self, parameters: Sequence[Parameter] | None = None) -> None:
-        """Put gradients of parameters (None: of all) where they belong, and zeros where there is none."""
-        places = self._places
-        pairs = [(parameter, places[id(parameter)]) for parameter in parameters or self.parameters]
-        others = [pair for pair in pairs if pair[0].grad is not pair[1]]
+    def keep(self, pairs: Sequence[tuple[Parameter, Tensor]] | None = None) -> None:
+        """Put gradients where they belong, and zeros where there are none; pairs: None for all."""
+        others = [pair for pair in pairs or self.pairs if pair[0].grad is not pair[1]]
         if first := [own for parameter, own in others if parameter.grad is None]:
             torch._foreach_zero_(first)
         if rest := [(own, p.grad) for p, own in others if p.grad is not None]:

@@ -97,7 +97,7 @@ class Graphs:
         assert graph.divides or factor is None
         if graph.divides:
             graph.divisor.fill_(1.0) if factor is None else graph.divisor.copy_(factor)
-        self.gradients.keep(graph.parameters)
+        self.gradients.keep(graph.pairs)
         graph.backward()
         return (None,)
 
@@ -165,7 +165,9 @@ class RowGraph:
         self.output, self.gradient = torch.zeros_like(self._result), torch.zeros_like(self._result)
         found = [gradient is not None for gradient in self._within(self._differentiate)]
         self.parameters = [parameter for parameter, has_one in zip(trained.values(), found) if has_one]
-        self.gradients = [graphs.gradients.of(parameter) for parameter in self.parameters]
+        places = {id(parameter): own for parameter, own in graphs.gradients.pairs}
+        self.pairs = [(parameter, places[id(parameter)]) for parameter in self.parameters]
+        self.gradients = [own for _, own in self.pairs]
         self.divisor, self._adds = torch.ones((), device=self.gradient.device), graphs.adds
         precision, masked = self._model.precision, method is SentenceModel.masked_loss_of_row
         self.divides = graphs.adds and (precision == "fp16" or (precision == "bf16" and masked))

@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedules."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,26 +51,16 @@ class AdamW(torch.optim.AdamW):
 
     That is a millisecond or two for 200 parameters, during which a GPU may have nothing to do. The learning
     rate is rounded to float32, as which a CUDA graph reads it.
-
-    repeat: what steps, clears gradients and keeps them where they are, instead of this (a graph).
     """
-
-    repeat: Callable[[], None] | None = None
 
     @torch.no_grad()
     def step(self, closure=None):
-        if self.repeat is not None:
-            return self.repeat()
         if not self.is_set_up() or any(
             p.grad is None for group in self.param_groups for p in group["params"]
         ):
             return super().step(closure)  # torch makes the state
         rates = [float(np.float32(group["lr"])) for group in self.param_groups]
         return self.update(rates, getattr(self, "found_inf", None))
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        if self.repeat is None:
-            super().zero_grad(set_to_none)
 
     def is_set_up(self) -> bool:
         """Return whether every parameter has its state."""

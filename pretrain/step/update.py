@@ -184,7 +184,7 @@ class UpdateGraph:
         self._engine, self._graphs, self._most = engine, graphs, most
         self._optimizer: AdamW = engine.optimizer
         graphs.gradients.keep()
-        self._gradients = [graphs.gradients.of(parameter) for parameter in graphs.gradients.parameters]
+        self._gradients = [own for _, own in graphs.gradients.pairs]
         self._rates = [loss.new_zeros((), dtype=torch.float32) for _ in self._optimizer.param_groups]
         self._norm = self._gradients[0].new_zeros(())
         self._limit, self._flags = torch.zeros_like(self._norm), loss.new_zeros(2, dtype=torch.bool)
@@ -196,7 +196,8 @@ class UpdateGraph:
     def stands(self) -> bool:
         """Whether the passes are still graphs; else gradients do not stay where they are."""
         if not self._graphs.on:
-            self._optimizer.repeat = None
+            self._optimizer.__dict__.pop("step", None)
+            self._engine.zero_grad = self._optimizer.zero_grad
         return self._graphs.on
 
     def apply(self, loss: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -208,7 +209,7 @@ class UpdateGraph:
                 place.fill_(number)
             self._set = numbers
         self._loss.copy_(loss)
-        self._optimizer.repeat = self._repeat
+        self._optimizer.step, self._engine.zero_grad = self._repeat, lambda: None
         self._engine.step()  # which also counts
         finite, sound = self._flags.clone()
         return self._norm.clone(), finite, sound

@@ -1,11 +1,11 @@
 """A step's time by how its gradients are reduced: by DeepSpeed, in buckets after it, in buckets during it.
 
-    python tests/benchmarks/bench_reduction.py [--ranks 2 4] [--zero 0 1] [--rounds 9] [--width 256]
+    python tests/benchmarks/bench_reduction.py [--ranks 2 4] [--rounds 9] [--width 256]
 
 Ranks of one thread on this machine, over gloo; a CLEAR step (masking and two views of random ids, 4 layers,
 vocabulary 16,000) of `--sentences` sentences a rank, in micro-batches of `--tokens`. The three sides take
-turns, a step each, on one engine. Printed: the median wall time of a step, of the slowest rank, the
-median over rounds of its ratio to DeepSpeed's, and the same of the CPU time of all ranks together (which
+turns, a step each, on one engine, at ZeRO 0. Printed: the median wall time of a step, of the slowest rank,
+the median over rounds of its ratio to DeepSpeed's, and the same of the CPU time of all ranks together (which
 other work on the machine changes less, but which does not see what is waited for).
 """
 
@@ -47,16 +47,13 @@ VOCABULARY = 16_000
 
 
 class OfDeepSpeed(Coalesced):
-    """DeepSpeed's reduction at ZeRO 0 and 1, after the last backward pass."""
+    """DeepSpeed's reduction at ZeRO 0, after the last backward pass."""
 
     def of_step(self):
-        return (
-            self.engine.coalesce_grad_reduction() if self.engine.zero_optimization_stage() else nullcontext()
-        )
+        return nullcontext()
 
     def backward(self, loss: torch.Tensor, final: bool) -> None:
-        if not self.engine.zero_optimization_stage():
-            self.engine.set_gradient_accumulation_boundary(final)
+        self.engine.set_gradient_accumulation_boundary(final)
         self.engine.backward(loss, scale_wrt_gas=False)
 
 
@@ -65,7 +62,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--zero", type=int, nargs="+", default=[0, 1], choices=[0, 1])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--sentences", type=int, default=64, help="of a rank")
@@ -93,7 +89,7 @@ def main() -> None:
             sys.exit(1)
 
 
-def config_of(options: argparse.Namespace, zero: int, ranks: int) -> Config:
+def config_of(options: argparse.Namespace, ranks: int) -> Config:
     return validate_config(
         {
             "name": "bench",
@@ -101,7 +97,7 @@ def config_of(options: argparse.Namespace, zero: int, ranks: int) -> Config:
             "model": {"layers": 4, "hidden_size": options.width, "heads": options.width // 64},
             "train": {
                 "global_batch": options.sentences * ranks,
-                "zero": zero,
+                "zero": 0,
                 "precision": options.precision,
                 "communication_dtype": options.communication_dtype,
                 "micro_batch_tokens": options.tokens,
@@ -130,46 +126,45 @@ def measure(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     start_processes()
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    for zero in options.zero:
-        config = config_of(options, zero, ranks)
-        torch.manual_seed(0)
-        tokenizer = PlannedTokenizer(VOCABULARY)
-        encoder = build_encoder(config.model.architecture(), tokenizer, "mean")
-        model = SentenceModel(encoder, build_objective(config, encoder), options.precision)
-        engine = build_engine(model, config)
-        engine.train()
-        sides: dict[str, Buckets | Coalesced] = {
-            "DeepSpeed": OfDeepSpeed(engine),
-            "buckets after": Buckets(engine, overlap=False),
-            "buckets during": Buckets(engine, overlap=True),
-        }
-        whole = WholeBatch(engine, 0, options.tokens)
-        times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-        for turn in range(options.rounds + 1):
-            batch = draw(turn, rank, options.sentences)
-            for name, whole.reduction in sides.items():
-                dist.barrier()
-                began, busy = time.perf_counter(), time.process_time()
-                whole.compute(batch)
-                engine.step()
-                slowest, together = (
-                    torch.tensor(time.perf_counter() - began),
-                    torch.tensor(time.process_time() - busy),
-                )
-                dist.all_reduce(slowest, dist.ReduceOp.MAX)
-                dist.all_reduce(together)
-                if turn:
-                    times[name].append((float(slowest), float(together)))
-        if rank == 0:
-            trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-            print(f"{ranks} ranks, ZeRO {zero}, {trained / 1e6:.1f}M parameters, {options.precision}")
-            for name, of in times.items():
-                columns = []
-                for mine, theirs in zip(zip(*of), zip(*times["DeepSpeed"])):
-                    ratio = statistics.median(a / b for a, b in zip(mine, theirs))
-                    columns.append(f"{1000 * statistics.median(mine):7.0f} ms  {ratio:.3f}")
-                print(f"  {name:15} {columns[0]}   CPU {columns[1]}", flush=True)
-        engine.destroy()
+    config = config_of(options, ranks)
+    torch.manual_seed(0)
+    tokenizer = PlannedTokenizer(VOCABULARY)
+    encoder = build_encoder(config.model.architecture(), tokenizer, "mean")
+    model = SentenceModel(encoder, build_objective(config, encoder), options.precision)
+    engine = build_engine(model, config)
+    engine.train()
+    sides: dict[str, Buckets | Coalesced] = {
+        "DeepSpeed": OfDeepSpeed(engine),
+        "buckets after": Buckets(engine, overlap=False),
+        "buckets during": Buckets(engine, overlap=True),
+    }
+    whole = WholeBatch(engine, 0, options.tokens)
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for turn in range(options.rounds + 1):
+        batch = draw(turn, rank, options.sentences)
+        for name, whole.reduction in sides.items():
+            dist.barrier()
+            began, busy = time.perf_counter(), time.process_time()
+            whole.compute(batch)
+            engine.step()
+            slowest, together = (
+                torch.tensor(time.perf_counter() - began),
+                torch.tensor(time.process_time() - busy),
+            )
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            dist.all_reduce(together)
+            if turn:
+                times[name].append((float(slowest), float(together)))
+    if rank == 0:
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        print(f"{ranks} ranks, {trained / 1e6:.1f}M parameters, {options.precision}")
+        for name, of in times.items():
+            columns = []
+            for mine, theirs in zip(zip(*of), zip(*times["DeepSpeed"])):
+                ratio = statistics.median(a / b for a, b in zip(mine, theirs))
+                columns.append(f"{1000 * statistics.median(mine):7.0f} ms  {ratio:.3f}")
+            print(f"  {name:15} {columns[0]}   CPU {columns[1]}", flush=True)
+    engine.destroy()
     dist.barrier()
     dist.destroy_process_group()
 

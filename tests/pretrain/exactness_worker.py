@@ -42,6 +42,7 @@ from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
 from pretrain.step.placement import ABOVE, balance, imbalance
 from pretrain.step.plan import initial_owners, passes_of
+from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
 
 # isort: split
@@ -358,6 +359,7 @@ def main() -> None:
             if layers == "recomputed":
                 model.encoder.recompute_layers()
             engine = build_engine(model, config)
+            update = Update(engine, 0.0)
             batch = share(whole, rank, world, 0)
             shares = [share(whole, other, world, 0) for other in range(world)]
             every = max(
@@ -396,7 +398,7 @@ def main() -> None:
                 )
                 for group in engine.optimizer.param_groups:
                     group["lr"] = 0.0
-                engine.step()  # clears gradients; at learning rate 0 the weights stay
+                update.apply(result.losses["total"])  # clears gradients; at learning rate 0 the weights stay
             engine.destroy()
     dropout = {}
     if world > 1 and not rate:

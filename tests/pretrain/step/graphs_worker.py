@@ -1,7 +1,8 @@
 """Steps of a rank with graphs and without, by DeepSpeed's own engine: are losses and weights the same bits?
 
 Run as `python graphs_worker.py OUT STAGES CASE PRECISION cpu|cuda` with RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT set; it writes OUT.STAGE.RANK. On a CPU graphs are functions that are called again, as in test_graphs.
+MASTER_PORT set; it writes OUT.STAGE.RANK. On a CPU graphs are functions that are called again, as in
+test_graphs.
 """
 
 import json

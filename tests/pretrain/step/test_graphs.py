@@ -208,7 +208,7 @@ def test_a_failure_after_some_graphs_gives_all_up_and_changes_no_bit():
         graphs = Graphs(engine, "auto", said.append, record)
         found = run_steps(engine, graphs, range(6), 150, 0.1)
     assert said == ["graphs     none any more: CUDA error: out of memory"]
-    assert not graphs.on and not graphs.graphs and "_places" not in vars(graphs.gradients)
+    assert not graphs.on and not graphs.graphs and "pairs" not in vars(graphs.gradients)
     check_equal(found, expected)
 
 
