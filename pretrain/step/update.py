@@ -19,6 +19,8 @@ from pretrain.step.gradients import Gradients
 from pretrain.step.graphs import Graphs
 from pretrain.step.optimizer import AdamW
 
+_PIECE = 1024  # elements
+
 
 class Update:
     """Clip, step and clear an engine's gradients."""
@@ -124,6 +126,13 @@ def norm_of(gradients: list[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
 
 
+def norm_of_long(vector: Tensor) -> Tensor:
+    """Return the norm of a vector, float64; by pieces, as a CPU is inexact over millions in float32."""
+    pieces = vector[: len(vector) // _PIECE * _PIECE].view(-1, _PIECE)
+    norms = torch.linalg.vector_norm(pieces, dim=1), vector[pieces.numel() :]
+    return torch.linalg.vector_norm(torch.cat(norms), dtype=torch.float64)
+
+
 def judged(norm: Tensor, loss: Tensor, limit: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return a norm, whether it and the loss are finite, and whether it is at most `limit`, too."""
     finite = norm.isfinite() & loss.isfinite()
@@ -155,11 +164,10 @@ class Shares:
         """Return `judged`'s three, of this step. Collective."""
         self._gradients.keep()
         shares = [master.grad for master in self._masters]
-        norm = norm_of(shares)
+        squared = torch.stack([norm_of_long(share) for share in shares]).square().sum()
         if dist.get_world_size() > 1:
-            dist.all_reduce(norm.square_())
-            norm = norm.sqrt()
-        norm, finite, sound = judged(norm, loss, limit)
+            dist.all_reduce(squared)
+        norm, finite, sound = judged(squared.sqrt().float(), loss, limit)
         if self._most:
             clip(shares, norm, self._most)
         self._engine.optimizer.optimizer.found_inf = (~sound).float()
