@@ -34,7 +34,7 @@ def report_of_worker(accept: Accept) -> list[dict]:
         words = [sys.executable, str(WORKER), str(out), "0", CASES, "0.0", "off", "plain", "fp32,bf16"]
         ended = subprocess.run(
             [*words, accept.device.type],
-            env=os.environ | {"PYTHONPATH": str(ROOT), "MASTER_PORT": "0"},
+            env=os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "MASTER_PORT": "0"},
             capture_output=True,
             text=True,
             timeout=400,
