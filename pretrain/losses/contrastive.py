@@ -285,16 +285,10 @@ def softmax_over_candidates(
     adjustments: done to the logits of each tile, in order. own_logits: [A, E], logits of further candidates
     that only their own anchor has; minus infinity for none. weights: float[A], factors on the anchors' terms.
     """
-    among_themselves = candidates is anchors  # then one array takes both gradients
+    tile = tile or tile_rows(anchors.device, len(candidates))
+    others = None if candidates is anchors else candidates  # one array takes both gradients where it is None
     return TiledSoftmax.apply(
-        anchors,
-        None if among_themselves else candidates,
-        own_logits,
-        positives,
-        inverse(temperature),
-        adjustments,
-        tile or tile_rows(anchors.device, len(candidates)),
-        weights,
+        anchors, others, own_logits, positives, inverse(temperature), adjustments, tile, weights
     )
 
 
@@ -367,12 +361,8 @@ class TiledSoftmax(torch.autograd.Function):
                 own_gradient[start:stop] = further / denominator
         separate = candidate_gradient if candidate_gradient is not anchor_gradient else None
         complete(shared, total, anchor_gradient, separate, own_gradient)
-        ctx.save_for_backward(
-            *(
-                None if gradient is None else gradient.div_(count)
-                for gradient in (anchor_gradient, separate, own_gradient)
-            )
-        )
+        made = (anchor_gradient, separate, own_gradient)
+        ctx.save_for_backward(*(None if gradient is None else gradient.div_(count) for gradient in made))
         return (total / count).to(anchors.dtype)
 
     @staticmethod

@@ -45,8 +45,7 @@ def masked_lm_loss(
     """
     kind = hidden.device.type
     half = kind != "cpu" and torch.is_autocast_enabled(kind)
-    size = (torch.get_autocast_dtype(kind) if half else torch.float32).itemsize
-    bound = tile_elements or TILE_BYTES.get(kind, TILE_BYTES["cuda"]) // size
+    bound = tile_elements or TILE_BYTES.get(kind, TILE_BYTES["cuda"]) // (2 if half else 4)
     rows = max(1, bound // encoder.vocab_size)
     positions, labels = round_up(positions, labels.long())
     tiles = list(zip(hidden.index_select(0, positions).split(rows), labels.split(rows), strict=True))

@@ -260,10 +260,8 @@ def softmax_over_listed(
     `contrastive.softmax_over_candidates`, for few candidates an anchor.
     """
     listed = torch.cat([positives[:, None], negatives], dim=1)
-    if tile is None:
-        tile = max(
-            1, GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1])
-        )
+    most = GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1])
+    tile = tile or max(1, most)
 
     def sum_of(part: Tensor, rows: Tensor) -> Tensor:
         gathered = candidates[rows.clamp(min=0)]  # [t, 1 + E, D]
