@@ -43,9 +43,8 @@ def masked_lm_loss(
         labels: integers [P], the original token ids.
         tile_elements: most logits alive at once; default by device and type, `TILE_BYTES`.
     """
-    kind = hidden.device.type
-    half = kind != "cpu" and torch.is_autocast_enabled(kind)
-    bound = tile_elements or TILE_BYTES.get(kind, TILE_BYTES["cuda"]) // (2 if half else 4)
+    size = 2 if hidden.is_cuda and torch.is_autocast_enabled("cuda") else 4
+    bound = tile_elements or TILE_BYTES.get(hidden.device.type, TILE_BYTES["cuda"]) // size
     rows = max(1, bound // encoder.vocab_size)
     positions, labels = round_up(positions, labels.long())
     tiles = list(zip(hidden.index_select(0, positions).split(rows), labels.split(rows), strict=True))

@@ -52,8 +52,7 @@ def test_without_a_gpu_it_says_so_in_one_line():
 @pytest.mark.slow
 def test_every_part_runs(tmp_path):
     parts = (
-        "waits,replay,resume,exactness,tests,batch64,batch512,masked,batch8192,"
-        "attention,batch65536,bandwidth"
+        "waits,replay,resume,exactness,tests,batch64,batch512,masked,batch8192,attention,batch65536,bandwidth"
     )
     outcomes = accepted(tmp_path / "accept.json", parts)
     skipped = {part for part, outcome in outcomes.items() if outcome["outcome"] == "skip"}
