@@ -19,7 +19,7 @@ BACKWARD = 2.0
 """FLOPs of a backward pass for each of its forward's (`pretrain.telemetry.throughput.BACKWARD_COST`)."""
 USABLE = 0.9
 """Share of a device's memory that is planned with: the rest is the context, kernels and holes."""
-LOGITS_AT_ONCE, CONTRASTS_AT_ONCE = 2**28, 2**26
+LOGITS_AT_ONCE, CONTRASTS_AT_ONCE = 2**29, 2**28
 """Most masked-language logits, and contrastive logits, alive at once (`losses.mlm`, `losses.contrastive`; not
 imported, because they import torch)."""
 LOGIT, CONTRAST = 4, 12

@@ -239,9 +239,12 @@ class TrainConfig(Section):
     clip: float = Field(1.0, ge=0)
     """largest gradient norm; 0: no clipping"""
     precision: Precision = "auto"
-    """arithmetic of the encoder; parameters, heads and losses stay fp32, but in bf16 and fp16 a GPU rounds
-    products of heads and losses to TF32, without train.deterministic and model.attention exact. auto: bf16
-    on a GPU or CPU that has instructions for it. fp16: GPU, with loss scaling"""
+    """arithmetic of the encoder; parameters, heads and losses stay fp32 (train.tf32). auto: bf16 on a GPU or
+    CPU that has instructions for it. fp16: GPU, with loss scaling"""
+    tf32: Literal["auto", "on", "off"] = "auto"
+    """whether a GPU rounds the factors of fp32 products, as those of heads and losses, to 11 digits (TF32):
+    the loss of 65,536 sentences in a quarter of the time. auto: in bf16 and fp16, without
+    train.deterministic and model.attention exact"""
     balance: Balance = "auto"
     """move sequences between ranks before a step, so that all have about equally many tokens: auto, where one
     has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, never. Changes no

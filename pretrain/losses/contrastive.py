@@ -31,9 +31,9 @@ from pretrain.common.transfer import send
 from pretrain.losses.exclusions import NO_EXCLUSIONS, Adjustment, Exclusions
 from pretrain.losses.vectors import inverse, unit_vectors
 
-TILE_LOGITS = {"cpu": 2**22, "cuda": 2**26}
-"""Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 256 MiB on
-CUDA."""
+TILE_LOGITS = {"cpu": 2**22, "cuda": 2**28}
+"""Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 1 GiB on
+CUDA, where the product of 4,096 rows with 65,536 candidates then has a block for each multiprocessor."""
 SMALLEST_SHARED = 2**20
 """Logits (anchors times candidates) from which sharing is worth the wait for the other ranks."""
 
@@ -51,6 +51,11 @@ def shared_over(ranks: int) -> Iterator[None]:
         yield
     finally:
         _shared.reset(token)
+
+
+def tile_rows(device: torch.device, candidates: int) -> int:
+    """Return how many anchors a tile has by default, of that many candidates."""
+    return max(1, TILE_LOGITS.get(device.type, TILE_LOGITS["cuda"]) // max(candidates, 1))
 
 
 def is_shared(anchors: int, candidates: int) -> bool:
@@ -280,18 +285,10 @@ def softmax_over_candidates(
     adjustments: done to the logits of each tile, in order. own_logits: [A, E], logits of further candidates
     that only their own anchor has; minus infinity for none. weights: float[A], factors on the anchors' terms.
     """
-    if tile is None:
-        tile = max(1, TILE_LOGITS.get(anchors.device.type, TILE_LOGITS["cuda"]) // max(len(candidates), 1))
-    among_themselves = candidates is anchors  # then one array takes both gradients
+    tile = tile or tile_rows(anchors.device, len(candidates))
+    others = None if candidates is anchors else candidates  # one array takes both gradients where it is None
     return TiledSoftmax.apply(
-        anchors,
-        None if among_themselves else candidates,
-        own_logits,
-        positives,
-        inverse(temperature),
-        adjustments,
-        tile,
-        weights,
+        anchors, others, own_logits, positives, inverse(temperature), adjustments, tile, weights
     )
 
 
@@ -364,12 +361,8 @@ class TiledSoftmax(torch.autograd.Function):
                 own_gradient[start:stop] = further / denominator
         separate = candidate_gradient if candidate_gradient is not anchor_gradient else None
         complete(shared, total, anchor_gradient, separate, own_gradient)
-        ctx.save_for_backward(
-            *(
-                None if gradient is None else gradient.div_(count)
-                for gradient in (anchor_gradient, separate, own_gradient)
-            )
-        )
+        made = (anchor_gradient, separate, own_gradient)
+        ctx.save_for_backward(*(None if gradient is None else gradient.div_(count) for gradient in made))
         return (total / count).to(anchors.dtype)
 
     @staticmethod

@@ -18,8 +18,9 @@ from pretrain.model.kernels.plain import IGNORED
 if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
 
-TILE_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
-"""Most logits [positions, vocabulary] alive at once: 128 MiB on CPU, 1 GiB on CUDA, in float32."""
+TILE_BYTES = {"cpu": 2**27, "cuda": 2**30}
+"""Most bytes of logits [positions, vocabulary] alive at once, in their own type; on a CPU in float32, in
+which they are read there."""
 
 
 def masked_lm_loss(
@@ -40,9 +41,10 @@ def masked_lm_loss(
         hidden: last hidden states [T, H] from `encoder.forward`.
         positions: int64[P] into hidden, on its device. P = 0 gives 0 that still reaches every parameter.
         labels: integers [P], the original token ids.
-        tile_elements: most logits alive at once; default by device, `TILE_ELEMENTS`.
+        tile_elements: most logits alive at once; default by device and type, `TILE_BYTES`.
     """
-    bound = tile_elements or TILE_ELEMENTS.get(hidden.device.type, TILE_ELEMENTS["cuda"])
+    size = 2 if hidden.is_cuda and torch.is_autocast_enabled("cuda") else 4
+    bound = tile_elements or TILE_BYTES.get(hidden.device.type, TILE_BYTES["cuda"]) // size
     rows = max(1, bound // encoder.vocab_size)
     positions, labels = round_up(positions, labels.long())
     tiles = list(zip(hidden.index_select(0, positions).split(rows), labels.split(rows), strict=True))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.losses.contrastive import TILE_LOGITS, complete, is_shared, my_rows
+from pretrain.losses.contrastive import complete, is_shared, my_rows, tile_rows
 from pretrain.losses.vectors import inverse, unit_vectors
 
 
@@ -66,8 +66,7 @@ def similarity_divergence(
     device = student[0].device
     with torch.autocast(device.type, enabled=False):
         units = [unit_vectors(vectors) for vectors in (*student, *(part.detach() for part in teacher))]
-        if tile is None:
-            tile = max(1, TILE_LOGITS.get(device.type, TILE_LOGITS["cuda"]) // len(units[0]))
+        tile = tile or tile_rows(device, len(units[0]))
         return _TiledDivergence.apply(*units, inverse(temperature), tile)
 
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
-from pretrain.losses.contrastive import TILE_LOGITS, complete, is_shared, my_rows, nt_xent
+from pretrain.losses.contrastive import complete, is_shared, my_rows, nt_xent, tile_rows
 from pretrain.losses.exclusions import Exclusions, Meanings
 from pretrain.losses.vectors import directions, inverse, unit_vectors
 from pretrain.model.encoder import SentenceEncoder
@@ -131,8 +131,7 @@ def nearest_neighbours(
     """
     count = len(vectors)
     assert k >= 1
-    if tile is None:
-        tile = max(1, TILE_LOGITS.get(vectors.device.type, TILE_LOGITS["cuda"]) // count)
+    tile = tile or tile_rows(vectors.device, count)
     with torch.no_grad(), torch.autocast(vectors.device.type, enabled=False):
         values = at_least_float32(vectors)
         texts = None if identities is None else identities.to(values.device)
@@ -261,10 +260,8 @@ def softmax_over_listed(
     `contrastive.softmax_over_candidates`, for few candidates an anchor.
     """
     listed = torch.cat([positives[:, None], negatives], dim=1)
-    if tile is None:
-        tile = max(
-            1, GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1])
-        )
+    most = GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1])
+    tile = tile or max(1, most)
 
     def sum_of(part: Tensor, rows: Tensor) -> Tensor:
         gathered = candidates[rows.clamp(min=0)]  # [t, 1 + E, D]

@@ -46,13 +46,14 @@ def set_deterministic(config: Config) -> None:
 
 
 def allow_tf32(config: Config) -> None:
-    """Let a GPU round the float32 products of heads and losses to TF32 (11 bits) in a run in bf16 or fp16.
+    """Let a GPU round float32 products, as those of heads and losses, to TF32 (11 bits) by `train.tf32`.
 
-    The encoder's products are rounded to as many bits or fewer in such a run. With `train.deterministic` or
-    `model.attention: exact`, and in a run in fp32, float32 products are not rounded.
+    "auto" does in a run in bf16 or fp16, whose encoder's products are rounded to as many bits or fewer,
+    unless `train.deterministic` or `model.attention: exact` is set.
     """
-    exact = config.train.deterministic or config.model.attention == "exact"
-    torch.backends.cuda.matmul.allow_tf32 = config.train.precision in ("bf16", "fp16") and not exact
+    train, exact = config.train, config.train.deterministic or config.model.attention == "exact"
+    auto = train.tf32 == "auto" and train.precision in ("bf16", "fp16") and not exact
+    torch.backends.cuda.matmul.allow_tf32 = auto or train.tf32 == "on"
 
 
 def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:

@@ -6,12 +6,15 @@ waits      steps under torch's own alarm for a host that waits
 replay     a second pass draws the same dropout
 resume     bit for bit
 exactness  float32 and bfloat16 gradients against a padded float64 reference, without dropout
+tests      those that are marked gpu: they run beside the parts above, for at most 100 seconds
 batch64, batch512, batch8192
            steps of so many sentences: with graphs and without, beside a padded and compiled transformers, the
            largest batch beside sentence-transformers' cached loss
 masked     steps of sequences of 512 tokens, with graphs and without, with model.attention fast and exact,
            memory at the peak against a plan's, beside a compiled transformers
-tests      those that are marked gpu
+attention  microseconds of a layer's attention, by the program for short sequences, that for any and flash
+batch65536 a step of so many sentences, and its loss alone, in TF32 and float32
+bandwidth  bytes a second of what memory bounds, by the number of programs
 
 A speed is real tokens a second, its share that of a measured product. Prints a line as each part ends, and
 writes JSON again; ends with 1 where a part failed. A part that cannot run, or does not begin within
@@ -25,9 +28,7 @@ import gc
 import json
 import math
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -42,14 +43,14 @@ import pretrain.common.environment  # noqa: F401  (settings of a training proces
 # isort: split
 import numpy as np
 import torch
+from gpu_checks import exactness, replay, resume, waits
+from gpu_kernels import attention, bandwidth, loss_times
 from gpu_peers import Skipped, cached, compiled_masked, compiled_sentences
+from gpu_tests import GpuTests
 
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
-from pretrain.checkpoint import store
-from pretrain.checkpoint.folder_writer import Retention
-from pretrain.checkpoint.saver import Saver
 from pretrain.commands.estimate import measure_model, memory, peak
 from pretrain.commands.plan import assumed_batch, layout_of
 from pretrain.common.transfer import Numbers
@@ -59,18 +60,13 @@ from pretrain.data.masking import mask_tokens
 from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
+from pretrain.start.devices import allow_tf32
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.graphs import Graphs
 from pretrain.step.model import SentenceModel
-from pretrain.step.plan import VIEWS, passes_of
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
 from pretrain.telemetry.throughput import measure_peak_flops, model_flops_per_token
-
-ROOT = Path(__file__).resolve().parents[2]
-WORKER = ROOT / "tests" / "pretrain" / "exactness_worker.py"
-CASES = "mlm,clear_mean,clear_cls,simcse_supervised"
-CLOSE = {"fp32": 1e-5, "bf16": 0.25}  # as tests/pretrain/step/test_exactness.py has it
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,8 @@ SIZES = {
     "cpu": Size(2, 32, 4, 400, 48, 8, 8, 2, 256, 16, 4),
 }
 BATCHES = {"batch64": 64, "batch512": 512, "batch8192": 8192}
-COMPILING = 40  # seconds that a peer may take
+LARGEST = 65_536
+COMPILING, LARGE = 40, 30  # seconds that a peer may take, and a step of the largest batch
 TINY = 1024  # a CPU takes batches that are so many times smaller, and at least 2
 
 
@@ -108,6 +105,7 @@ class Accept:
 
     def __init__(self, device: str):
         self.device, self.size, self.until = torch.device(device), SIZES[device], math.inf
+        self.tests: GpuTests | None = None
         random = np.random.default_rng(0)
         letters = list("etaoinshrdlu")
         words = ["".join(random.choice(letters, random.integers(2, 9))) for _ in range(2_000)]
@@ -160,6 +158,7 @@ class Accept:
             | train,
         }
         config = validate_config(tree, "accept")
+        allow_tf32(config)
         torch.manual_seed(seed)
         encoder = build_encoder(self.architecture(dropout), self.tokenizer, "mean")
         encoder.exact_attention = attention == "exact"
@@ -182,6 +181,10 @@ class Accept:
         there = np.arange(self.size.short) < sequences.lengths[:, None]
         ids[0][there], ids[1][there] = sequences.ids, 1
         return tuple(torch.from_numpy(ids).to(self.device))
+
+    def lacks(self, seconds: float) -> bool:
+        """Return whether less time than this is left."""
+        return time.monotonic() > self.until - seconds
 
     def free(self) -> None:
         """Give back what the device's allocator keeps, and forget its peak."""
@@ -244,98 +247,11 @@ class Run:
         return [p.detach().clone() for p in self.engine.module.parameters()]
 
 
-def report_of_worker(accept: Accept) -> list[dict]:
-    """Run the exactness tests' own worker on the device, in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "report.json"
-        words = [sys.executable, str(WORKER), str(out), "0", CASES, "0.0", "off", "plain", "fp32,bf16"]
-        ended = subprocess.run(
-            [*words, accept.device.type],
-            env=os.environ | {"PYTHONPATH": str(ROOT), "MASTER_PORT": "0"},
-            capture_output=True,
-            text=True,
-            timeout=400,
-        )
-        if ended.returncode:
-            raise RuntimeError((ended.stdout + ended.stderr).strip()[-400:])
-        return json.loads(out.read_text())["rows"]
-
-
-def exactness(accept: Accept) -> dict[str, Any]:
-    rows = report_of_worker(accept)
-    worst = {kind: max(row["error"] for row in rows if row["precision"] == kind) for kind in ("fp32", "bf16")}
-    for kind, error in worst.items():
-        assert error < CLOSE[kind], f"{kind} gradients are off by {error:.2g} of their norm"
-    return {"gradients off by": {kind: float(f"{error:.2g}") for kind, error in worst.items()}}
-
-
-def replay(accept: Accept) -> dict[str, Any]:
-    run = accept.run("simcse", accept.size.sentences)
-    model, batch = run.engine.module, run.batch(0)
-    part = passes_of(batch, model.objective, accept.size.micro_batch_tokens, 0, 0)[VIEWS]
-    row = part.micro_batches(8)[-1]
-    moved = row.moved(iter([tensor.to(accept.device) for tensor in row.moving]))
-    with torch.no_grad():
-        first, again = model.embed(moved), model.embed(moved)
-        model.eval()
-        without = model.embed(moved)
-    run.engine.destroy()
-    assert torch.equal(first, again), "a second pass drew other dropout"
-    assert not torch.equal(first, without), "there was no dropout"
-    return {"sequences": len(row.lengths)}
-
-
-def resume(accept: Accept) -> dict[str, Any]:
-    if accept.device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            run = accept.run("simcse", accept.size.sentences)
-            for number in range(2):
-                run.step(number)
-            state = {"step": 2}
-            saver = Saver(run.engine)
-            saved = saver.save(Path(folder), state, Retention(1), background=False)
-            saver.close()
-            for number in range(2, 4):
-                run.step(number)
-            expected = run.weights()
-            run.engine.destroy()
-            other = accept.run("simcse", accept.size.sentences, seed=1)
-            store.load(saved, other.engine)
-            for number in range(2, 4):
-                other.step(number)
-            differing = sum(not torch.equal(a, b) for a, b in zip(expected, other.weights()))
-            other.engine.destroy()
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert not differing, f"{differing} of {len(expected)} parameters differ after a resume"
-    return {"parameters": len(expected)}
-
-
-def waits(accept: Accept) -> dict[str, Any]:
-    if accept.device.type != "cuda":
-        raise Skipped("torch's alarm is CUDA's; tests/pretrain/step/test_waits.py counts waits on a CPU")
-    run = accept.run("simcse", accept.size.sentences)
-    for number in range(2):
-        run.step(number)[1].read()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        numbers = [run.step(number)[1] for number in (2, 3)]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    read = [of_step.read() for of_step in numbers]
-    run.engine.destroy()
-    assert all(of_step["applied"] for of_step in read), "a step was not applied"
-    return {"steps without a wait": len(numbers)}
-
-
 def of_batch(part: str) -> Callable[[Accept], dict[str, Any]]:
     """Return the part of steps of so many sentences."""
 
     def run_part(accept: Accept) -> dict[str, Any]:
-        batch = BATCHES[part] if accept.device.type == "cuda" else max(2, BATCHES[part] // TINY)
+        batch = scaled(accept, BATCHES[part])
         steps = accept.size.steps if part != "batch8192" else 2
         found: dict[str, Any] = {}
         settings = [("off", 0), ("auto", 0)] + [("auto", 1)] * (part == "batch512")
@@ -351,13 +267,32 @@ def of_batch(part: str) -> Callable[[Accept], dict[str, Any]]:
     return run_part
 
 
+def scaled(accept: Accept, batch: int) -> int:
+    return batch if accept.device.type == "cuda" else max(2, batch // TINY)
+
+
+def batch65536(accept: Accept) -> dict[str, Any]:
+    """loss_share: of a step, the loss's part, in TF32."""
+    if accept.lacks(LARGE):
+        raise Skipped("no time was left")
+    batch = scaled(accept, LARGEST)
+    run = accept.run("simcse", batch, graphs="auto")
+    flops = model_flops_per_token(run.engine.module.encoder.lm.base_model, accept.sentences.lengths.tolist())
+    step = timed(accept, run, flops, count=1, met=1)
+    run.close()
+    accept.free()
+    alone = loss_times(accept, batch)
+    share = round(alone["info_nce in TF32, ms"] / step["step_ms"], 4)
+    return {"step": step, "loss_share": share, "loss alone": alone}
+
+
 def masked(accept: Accept) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for attention, graphs in (("fast", "off"), ("fast", "auto"), ("exact", "auto")):
+    for kind, graphs in (("fast", "off"), ("fast", "auto"), ("exact", "auto")):
         accept.free()
-        run = accept.run("mlm", accept.size.masked, graphs=graphs, attention=attention)
+        run = accept.run("mlm", accept.size.masked, graphs=graphs, attention=kind)
         flops = model_flops_per_token(run.engine.module.encoder.lm, accept.long.lengths.tolist(), 0.15)
-        ours = found[f"{attention}, graphs {graphs}"] = timed(accept, run, flops, accept.size.steps // 2)
+        ours = found[f"{kind}, graphs {graphs}"] = timed(accept, run, flops, accept.size.steps // 2)
         if graphs == "off":
             ours["planned_gb"] = planned_gb(accept, run)
         run.close()
@@ -372,14 +307,16 @@ def planned_gb(accept: Accept, run: Run) -> float:
     return round(peak(memory(model, batch, layout_of(run.config, 1, 0))) / 1e9, 2)
 
 
-def timed(accept: Accept, run: Run, flops_per_token: float, count: int) -> dict[str, Any]:
+def timed(accept: Accept, run: Run, flops_per_token: float, count: int, met: int = 2) -> dict[str, Any]:
     """Return speed and use of `count` steps that were met before, twice: their graphs are recorded.
+
+    met: how often else; once is enough where a step has many rows of a shape.
 
     host_ms: until a step was queued, of step_ms. peak_gb: of the device's allocator.
     """
     accept.free()
     batches = [run.batch(number) for number in range(count)]
-    for batch in [*batches, *batches]:
+    for batch in batches * met:
         run.step_of(batch)[1].read()
     started, tokens = accept.seconds(), 0
     for batch in batches:
@@ -404,7 +341,7 @@ def measured_peak(accept: Accept) -> float:
 def beside(accept: Accept, ours: dict[str, Any], peer: Callable[[], float]) -> dict[str, Any]:
     """Return a peer's speed and our ratio to it, or why it did not run."""
     accept.free()
-    if time.monotonic() > accept.until - COMPILING:
+    if accept.lacks(COMPILING):
         return {"peer": "not run: no time was left"}
     try:
         speed = peer()
@@ -421,15 +358,9 @@ def beside(accept: Accept, ours: dict[str, Any], peer: Callable[[], float]) -> d
 
 
 def tests(accept: Accept) -> dict[str, Any]:
-    if accept.device.type != "cuda":
+    if accept.tests is None:
         raise Skipped("they need a CUDA device")
-    marked = [str(path) for path in ROOT.glob("tests/**/test_*.py") if "mark.gpu" in path.read_text()]
-    words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *marked]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=180)
-    last = ended.stdout.strip().splitlines()[-1:]
-    failed = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    assert ended.returncode == 0, " ".join([*failed, *last, ended.stderr[-300:]])
-    return {"said": last[0]}
+    return accept.tests.outcome()
 
 
 PARTS: dict[str, Callable[[Accept], dict[str, Any]]] = {
@@ -437,9 +368,14 @@ PARTS: dict[str, Callable[[Accept], dict[str, Any]]] = {
     "replay": replay,
     "resume": resume,
     "exactness": exactness,
-    **{part: of_batch(part) for part in BATCHES},
-    "masked": masked,
     "tests": tests,
+    "batch64": of_batch("batch64"),
+    "batch512": of_batch("batch512"),
+    "masked": masked,
+    "batch8192": of_batch("batch8192"),
+    "attention": attention,
+    "batch65536": batch65536,
+    "bandwidth": bandwidth,
 }
 
 
@@ -476,12 +412,15 @@ def main() -> int:
     start_processes()
     accept, outcomes = Accept(options.device), {}
     accept.until = began + options.seconds
+    parts = options.parts.split(",")
+    if options.device == "cuda" and "tests" in parts:
+        accept.tests = GpuTests()
     machine = torch.cuda.get_device_name() if options.device == "cuda" else "CPU, tiny sizes"
     found = {"machine": machine, "torch": torch.__version__, "parts": outcomes}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{'part':11}{'outcome':9}{'seconds':>7}  what was found on {machine}")
-    for part in options.parts.split(","):
-        if time.monotonic() > accept.until:
+    for part in parts:
+        if accept.lacks(0):
             outcome = {"outcome": "skip", "reason": "no time was left", "seconds": 0.0}
         else:
             outcome = outcome_of(part, accept)
@@ -493,6 +432,8 @@ def main() -> int:
         )
         options.out.write_text(json.dumps(found, indent=1) + "\n")
     torch.distributed.destroy_process_group()
+    if accept.tests is not None:
+        accept.tests.stop()
     return int(any(outcome["outcome"] == "fail" for outcome in outcomes.values()))
 
 

@@ -51,7 +51,9 @@ def test_without_a_gpu_it_says_so_in_one_line():
 
 @pytest.mark.slow
 def test_every_part_runs(tmp_path):
-    parts = "waits,replay,resume,exactness,batch64,batch512,batch8192,masked,tests"
+    parts = (
+        "waits,replay,resume,exactness,tests,batch64,batch512,masked,batch8192,attention,batch65536,bandwidth"
+    )
     outcomes = accepted(tmp_path / "accept.json", parts)
     skipped = {part for part, outcome in outcomes.items() if outcome["outcome"] == "skip"}
     assert skipped == {"waits", "tests"}  # which want a GPU
@@ -60,6 +62,8 @@ def test_every_part_runs(tmp_path):
     assert all(speed["tokens_per_second"] > 0 for speed in speeds)
     assert outcomes["masked"]["fast, graphs off"]["planned_gb"] >= 0
     assert all("ratio" in outcomes[part] for part in ("batch64", "batch512", "masked"))
+    assert outcomes["batch65536"]["step"]["tokens_per_second"] > 0
+    assert outcomes["batch65536"]["loss alone"]["TF32 is off by"]["loss"] < 1e-5  # a CPU rounds no factor
 
 
 def test_a_bundle_has_installed_packages_as_wheels_for_a_gpu(tmp_path):

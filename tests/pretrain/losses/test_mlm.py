@@ -11,6 +11,7 @@ from encoder_helpers import make_encoder
 from run_helpers import ROOT, finish, start
 from torch.nn.functional import cross_entropy
 
+from pretrain.losses import mlm
 from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model import encoder as encoder_module
 from pretrain.model.kernels.plain import cross_entropy_sum
@@ -138,3 +139,19 @@ def test_logits_are_filled_up_on_a_gpu_under_autocast_only(monkeypatch):
     assert encoder_module.fills_up(on_gpu) and not encoder_module.fills_up(weight)
     on_gpu.ds_id = 3  # ZeRO-3 gathers it for the module's forward alone
     assert not encoder_module.fills_up(on_gpu)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("half,tiles", [(False, 8), (True, 4)])
+def test_on_a_gpu_a_tile_of_logits_is_bound_in_bytes_of_their_type(monkeypatch, half, tiles):
+    encoder = make_encoder("bert").cuda()
+    monkeypatch.setitem(mlm.TILE_BYTES, "cuda", 4 * 8 * encoder.vocab_size)
+    made, filled_logits = [], encoder.filled_logits
+    monkeypatch.setattr(
+        encoder, "filled_logits", lambda states: made.append(filled_logits(states)) or made[-1]
+    )
+    rows = torch.arange(64, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=half):
+        masked_lm_loss(encoder, torch.zeros(64, 32, device="cuda"), rows, torch.zeros_like(rows))
+    assert len(made) == tiles and all(logits.element_size() == (2 if half else 4) for logits in made)

@@ -148,8 +148,14 @@ def test_dropout_keeps_what_the_hash_says_bit_by_bit(rate):
     assert torch.equal(kept, hashing.kept(dropout, 300))
 
 
-def test_sums_of_more_rows_than_programs_are_the_same_at_every_call(monkeypatch):
-    monkeypatch.setattr(fused, "PROGRAMS", 8)
+def test_programs_that_add_up_rows_are_more_for_more_rows():
+    counts = [len(fused._partial_sums(torch.empty(rows, 1), 1)) for rows in (0, 9, 3072, 32_768, 131_072)]
+    assert counts == [1, 9, 512, 1024, 2112]
+
+
+@pytest.mark.parametrize("programs", [(8, 8), (2, 9), (2, 3)])
+def test_sums_of_more_rows_than_programs_are_the_same_at_every_call(monkeypatch, programs):
+    monkeypatch.setattr(fused, "PROGRAMS", programs)
     x, bias = normal(61, 24, seed=0), normal(24, seed=1)
 
     def gradient():

@@ -239,6 +239,9 @@ def test_float32_products_of_a_half_precision_run_are_tf32s_unless_exactness_is_
             ({"train.precision": "fp32"}, False),
             (half | {"train.deterministic": "true"}, False),
             (half | {"model.attention": "exact"}, False),
+            (half | {"model.attention": "exact", "train.tf32": "on"}, True),
+            ({"train.precision": "fp32", "train.tf32": "on"}, True),
+            (half | {"train.tf32": "off"}, False),
         ):
             devices.allow_tf32(load_config(None, flags))
             assert torch.backends.cuda.matmul.allow_tf32 == expected, flags
