@@ -219,9 +219,7 @@ def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
     for name, input_file, gold_file in zip(YEAR_SUBSETS[task], files[0::2], files[1::2], strict=True):
         rows, golds = list(lines(input_file)), list(lines(gold_file))
         if len(rows) != len(golds):
-            raise UserError(
-                f"{input_file}: {len(rows)} pairs, {gold_file.name}: {len(golds)}; fetch both again"
-            )
+            raise UserError(f"{input_file}: {len(rows)} pairs, {len(golds)} gold scores; fetch both again")
         # Columns after the second (STS16 names its sources there) are not part of the task.
         cells = [(*_columns(input_file, n, row, (0, 1)), golds[n]) for n, row in enumerate(rows)]
         subsets.append(_pairs(name, gold_file, cells))

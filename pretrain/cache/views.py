@@ -36,17 +36,13 @@ def columns_of(config: Config) -> dict[str, str]:
     for view in view_specs(config):
         if view.role == "anchor":
             if needs_text(view.augmentation):
-                raise UserError(
-                    f"data.cache keeps the text of an anchor ({view.augmentation}): set data.cache=0"
-                )
+                raise UserError(f"data.cache keeps an anchor's text ({view.augmentation}): set data.cache=0")
         elif not parse(view.augmentation).is_identity:
             if view.column in columns or view.column not in COLUMNS:
                 raise UserError(f"data.cache makes {', '.join(COLUMNS)}, and not {view.role}: set it to 0")
             columns[view.column] = view.augmentation
     if not columns:
-        raise UserError(
-            f"data.cache={config.data.cache}: no view but the anchor is augmented; set data.cache=0"
-        )
+        raise UserError("data.cache: no view but the anchor is augmented; set data.cache=0")
     return columns
 
 
@@ -83,10 +79,10 @@ def make(config: Config) -> None:
     folder = cache_folder(config, columns)
     readers = {split: ShardReader(config.data_folder, split) for split in SPLITS}
     if readers["train"].columns != ("text",) or readers["train"].labels:
+        nothing = ", ".join(f"augment.{column}=none" for column in columns)
         raise UserError(
-            f"data.cache={config.data.cache} makes views of texts, and {config.data_folder} has columns or "
-            "labels of its own: to train on them as they are, set data.cache=0 and "
-            + ", ".join(f"augment.{column}=none" for column in columns)
+            f"data.cache makes views of texts, and {config.data_folder} has columns or labels: to train on "
+            f"them, set data.cache=0 and {nothing}"
         )
     if (folder / MANIFEST).is_file():
         content = {split: reader.content_hash for split, reader in readers.items()}
@@ -121,7 +117,7 @@ def _require_same_resources(
         now = resource_hash(where)
         if now is not None and made.get(name, now) != now:
             raise UserError(
-                f"{folder} was made with another {name} than {where} now: restore that, or remove the folder"
+                f"{folder} was made with another {name} than {where}: restore it, or remove the folder"
             )
 
 

@@ -111,7 +111,7 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
         return []
     except OSError as error:
         raise CheckpointError(
-            f"checkpoints in {root} cannot be read now: {error.strerror or error}; check disk and permissions"
+            f"{root} cannot be read now: {error.strerror or error}; check the disk"
         ) from None
 
 

@@ -247,9 +247,7 @@ def mine(
     texts, positives = map(list, zip(*pairs, strict=True))
     corpus = list(dict.fromkeys([*positives, *candidates]))
     if len(corpus) <= options.range_min + options.num_negatives:
-        raise UserError(
-            f"{len(corpus):,} candidates are too few; add some with --corpus, or lower --range-min"
-        )
+        raise UserError(f"{len(corpus):,} candidates are too few: add --corpus, or lower --range-min")
     # A text is a positive of itself, so that the library excludes it; a cosine of 1 moves no margin, which
     # is that of a text's farthest positive.
     own = sorted(set(texts) & set(corpus))

@@ -222,11 +222,7 @@ class Command:
         raise UserError(f"unknown flag --{name.replace('_', '-')}{hint or '.'} {self._how}")
 
     def __call__(self, *words: str, **texts: str) -> Any:
-        """Read every flag by its type and call the function.
-
-        Raises:
-            UserError: values that are not of their type; one message names them all.
-        """
+        """Read every flag by its type and call the function."""
         of_file = OutFile in (kind := self.kinds.get("out"), *typing.get_args(kind))
         (require_writable_file if of_file else require_writable)(texts.get("out", ""))
         wrong: list[str] = []

@@ -77,11 +77,7 @@ def lease_of(path: Path, **more: Any) -> SoftFileLease:
 
 
 def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
-    """Take the lock.
-
-    Raises:
-        FolderTakenError: its holder lives, or nothing shows within the lease that it is gone.
-    """
+    """Take the lock; raise FolderTakenError where its holder lives, or nothing shows that it is gone."""
     watch, deadline, printed = _Watch(lock), time.monotonic() + wait, False
 
     def give_up() -> bool:
@@ -112,12 +108,8 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
                 if watch.lives and time.monotonic() >= deadline:
                     raise _taken(lock, place) from None
             if not (printed or watch.lives):
-                print(
-                    f"{place} is held by {holder(lock)}; waiting up to {LEASE + wait:.0f} s to see whether "
-                    "that process is still alive",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                said = f"waiting up to {LEASE + wait:.0f} s to see whether that lives"
+                print(f"{place} is held by {holder(lock)}; {said}", file=sys.stderr, flush=True)
                 printed = True
         else:
             raise _taken(lock, place)

@@ -140,9 +140,8 @@ def moved(path: Path | None = None) -> FolderMoved | None:
             kept = error.errno not in (errno.ENOENT, errno.ENOTDIR)
         if not kept:
             return FolderMoved(
-                f"{folder} was renamed or removed while this command wrote into it. It has stopped, and "
-                "writes nothing more under that name. To go on where the folder is now, name that; of a run "
-                "with --run NEW_NAME --resume auto"
+                f"{folder} was renamed or removed while this command wrote into it, so it has stopped. To "
+                "go on, name the folder where it is now; of a run with --run NEW_NAME --resume auto"
             )
     return None
 

@@ -78,9 +78,7 @@ class ObjectiveConfig(Section):
         silent = self.parts == ("mlm",) and not self.masked_copies
         refuse(silent, "objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
         off = alone and not any(any(term.loss_weights) for term in terms)
-        refuse(
-            off, "every loss is switched off: set objective.mlm.weight, or the weight of another objective"
-        )
+        refuse(off, "every loss is switched off: set objective.mlm.weight, or another objective's weight")
         late = alone and all(term.start_step for term in terms)
         refuse(late, "without the masked-language loss nothing is learned before start_step: set one of them")
         both = f"objective.mlm.mask={mlm.mask} and objective.mlm.random={mlm.random}"
@@ -89,9 +87,7 @@ class ObjectiveConfig(Section):
         guided = self.false_negatives.guide != "none" and not set(self.parts) - {"mlm", *WITHOUT_NEGATIVES}
         refuse(guided, f"objective.false_negatives: {self.name} has no negatives; leave the guide out")
         apart = "simcse" in self.parts and self.simcse.several and not self.mask_duplicates
-        refuse(
-            apart, "objective.mask_duplicates=false would make a record's positives negatives of each other"
-        )
+        refuse(apart, "objective.mask_duplicates=false would contrast a record's positives: set it to true")
         same = any(width < 1 for width in widths) or len(set(widths)) < len(widths)
         refuse(same, f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
         wrong = weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights))

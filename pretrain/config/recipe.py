@@ -161,9 +161,8 @@ def unknown_key(key: str) -> str:
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     if type_at(Config, dotted) is None:
-        raise UserError(
-            f"unknown flag --{shortened(dotted)}" + nearest(dotted, [name for name, *_ in flags()], "--")
-        )
+        hint = nearest(dotted, [name for name, *_ in flags()], "--")
+        raise UserError(f"unknown flag --{shortened(dotted)}{hint}")
     parts = dotted.split(".")
     node = tree
     for depth, part in enumerate(parts[:-1]):

@@ -104,9 +104,6 @@ def require_lanes(lanes: int, world_size: int, equal: bool = False) -> None:
     """Check that each rank has a lane.
 
     equal: each must have equally many, for losses of what one rank reads (`scope: local`).
-
-    Raises:
-        UserError: the ranks are too many.
     """
     if equal and lanes % world_size:
         raise UserError(f"data.lanes={lanes} is no multiple of {world_size} ranks, which scope: local needs")
@@ -142,9 +139,7 @@ class Lanes:
         self.num_sequences = int(self.chunk_sizes.sum())
         assert not self.global_batch % self.lanes  # `Config` refuses other numbers
         if self.num_sequences < self.global_batch:
-            raise UserError(
-                f"lower train.global_batch = {global_batch:,}: there are {self.num_sequences:,} sequences"
-            )
+            raise UserError(f"lower train.global_batch: there are only {self.num_sequences:,} sequences")
         self.per_lane = self.global_batch // self.lanes
         self.steps_per_epoch = self.num_sequences // self.global_batch
         self.sizes = BatchSizes(global_batch, lanes, start_batch or global_batch, growth_steps)
@@ -375,7 +370,7 @@ class MixedLanes(Lanes):
         for number, sizes in enumerate(sets, 1):
             if sizes.sum() < global_batch:
                 raise UserError(
-                    f"lower train.global_batch: set {number} of data.sets has {int(sizes.sum()):,} sequences"
+                    f"lower train.global_batch: set {number} of data.sets has {sizes.sum():,} sequences"
                 )
         self.sets = [Lanes(sizes, seed, global_batch, lanes) for sizes in sets]
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)

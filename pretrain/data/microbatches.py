@@ -72,9 +72,7 @@ def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
         return 0
     longest = int(lengths.max())
     if longest > budget:
-        raise UserError(
-            f"a sequence of {longest} tokens needs train.micro_batch_tokens={longest}, not {budget}"
-        )
+        raise UserError(f"a sequence has {longest} tokens, train.micro_batch_tokens is {budget}: raise it")
     ordered = np.sort(lengths)
     count = -(-int(lengths.sum()) // budget)
     while max(int(ordered[part].sum()) for part in _balanced(ordered, count)) > budget:

@@ -122,9 +122,8 @@ def _read_once(place: str, most: int) -> bytes:
 
         with requests.get(place, timeout=TIMEOUTS, stream=True) as answer:
             if answer.status_code in _FINAL:
-                raise Unreachable(
-                    f"data.remote: {place}: the server answers {answer.status_code} {answer.reason}"
-                )
+                said = f"{answer.status_code} {answer.reason}"
+                raise Unreachable(f"data.remote: {place}: the server answers {said}")
             answer.raise_for_status()
             content = bytearray()
             for piece in answer.iter_content(_PIECE):

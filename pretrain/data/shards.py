@@ -257,15 +257,9 @@ class MixedShardReader(ShardReader):
         first, *others = self._parts = list(parts)
         for other in others:
             if other.tokenizer_hash != first.tokenizer_hash:
-                raise UserError(
-                    f"{other.folder}: prepare it with --tokenizer {first.tokenizer_path}, as {first.folder}"
-                )
+                raise UserError(f"{other.folder}: prepare it with --tokenizer {first.tokenizer_path}")
             if (other.labels, other.scored) != (first.labels, first.scored):
-                raise UserError(
-                    f"labels differ: {other.folder} {other.labels}, {first.folder} {first.labels} (data.sets)"
-                    if other.scored == first.scored
-                    else f"{other.folder} or {first.folder} has scores, the other none: give all, or none"
-                )
+                raise UserError(f"data.sets: labels or scores of {other.folder} and {first.folder} differ")
         self.shares = [weight / sum(weights) for weight in weights]
         self.folder, self.split, self.manifest = first.folder, first.split, first.manifest
         self.chunk_sizes = np.concatenate([part.chunk_sizes for part in parts])

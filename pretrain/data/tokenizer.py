@@ -188,9 +188,7 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
         if not has_tokenizer(place):
             raise CannotLoad("the folder has no tokenizer.json")
     except CannotLoad as error:
-        raise UserError(
-            f"tokenizer {place} cannot be opened: {error}. Give a folder with tokenizer.json, or leave it out"
-        ) from error
+        raise UserError(f"tokenizer {place} cannot be opened: {error}. It needs tokenizer.json") from error
     if not tokenizer.is_fast:
         raise UserError(f"tokenizer {place} has no fast version (tokenizer.json); convert it first.")
     tokenizer = _as_written(tokenizer, place)
@@ -329,9 +327,7 @@ def prompt_tokens(tokenizer: Any, prompts: Mapping[str, str]) -> dict[str, np.nd
             first, *rest = tokenizer(sentence)["input_ids"]
             if not tokens or tokenizer(prompt + sentence)["input_ids"] != [first, *tokens, *rest]:
                 other = prompt.rstrip() if prompt != prompt.rstrip() else f"{prompt} "
-                raise UserError(
-                    f"data.prompts.{role}={prompt!r} joins the first word of {sentence!r}: try {other!r}"
-                )
+                raise UserError(f"data.prompts.{role}={prompt!r} joins {sentence!r}: try {other!r}")
         found[role] = np.array(tokens, np.int32)
     return found
 

@@ -54,12 +54,10 @@ def build_for(
     if not needs_text(spec):
         return build(spec, vocabulary, synonyms)
     if reader.annotation is None:
-        raise UserError(
-            f"{spec!r} works on text, and {reader.folder} holds tokens only: prepare it with --annotate MODEL"
-        )
+        raise UserError(f"{spec!r} works on text: prepare {reader.folder} with --annotate MODEL")
     if reader.annotation.get("texts") != WHOLE:
         raise UserError(
-            f"{spec!r} needs whole texts, which {reader.folder} has cut: prepare it again (--overwrite true)"
+            f"{reader.folder} has cut texts, {spec!r} needs whole ones: prepare it with --overwrite"
         )
     from tokenizers import Tokenizer
 
@@ -276,7 +274,7 @@ class BlockMaker:
             if candidate != chunk and candidate not in passed:
                 passed.append(candidate)
         raise UserError(
-            f"chunk {chunk} of {self.reader.folder} is damaged, and {_ATTEMPTS} in its place: restore them"
+            f"{self.reader.folder}: chunk {chunk} is damaged, and {_ATTEMPTS} others: restore them"
         )
 
     def _check_lengths(self, original: Ragged, ids: np.ndarray) -> None:

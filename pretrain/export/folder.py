@@ -84,9 +84,7 @@ def export(
                 files.discard(hidden)
     except (OSError, store.CheckpointError) as error:
         if not chosen.exists():
-            raise UserError(
-                f"{chosen} is gone: a run has replaced it. Give the same command again."
-            ) from error
+            raise UserError(f"{chosen} is gone: a run replaced it. Give the same command again.") from error
         if isinstance(error, store.CheckpointError):
             raise
         raise UserError(f"cannot write {out}: {error.strerror or error}. Name another --out.") from error
@@ -158,7 +156,7 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
         if expected_hash in (None, found, (read_policy(place) or {}).get("tokenizer_hash")):
             return cleaning_tokenizer(pretrained(AutoTokenizer, place)), expected_hash or found
     raise UserError(
-        f"no tokenizer of hash {str(expected_hash)[:12]}: copy tokenizer/ from the training data into {run}."
+        f"copy tokenizer/ of the training data, hash {str(expected_hash)[:12]}, into {run}: there is none"
     )
 
 

@@ -183,11 +183,7 @@ class Objective(nn.Module):
         return None
 
     def require_positions(self, longest: int) -> None:
-        """Refuse sequences of `longest` tokens at the start, where a model of its own takes fewer.
-
-        Raises:
-            UserError: they are too long; the message names the setting.
-        """
+        """Refuse sequences of `longest` tokens at the start, where a model of its own takes fewer."""
 
     def weights(self, step: int) -> dict[str, float]:
         """Return the weight of every named loss at this step; where all are 0 nothing is computed.

@@ -112,9 +112,7 @@ def _refuse_others_folders(out: Path) -> None:
     if (out / MANIFEST).is_file() or (out / ".work").is_dir():
         return
     if others := [name for name in _OUTPUTS if os.path.lexists(out / name)]:
-        raise UserError(
-            f"{out} holds {', '.join(f'{name}/' for name in others)} of something else. Choose another --out"
-        )
+        raise UserError(f"{out} holds {'/, '.join(others)}/ of something else. Choose another --out")
 
 
 def _refuse_own_output(config: DataConfig, tasks: list[ReadTask], out: Path) -> None:
@@ -186,15 +184,11 @@ def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> P
     except ValidationError:
         plan = None
     if plan is None or plan.preparation != PREPARATION:
-        raise UserError(
-            f"{out} holds an unfinished preparation by another version. Give --overwrite to start again."
-        )
+        raise UserError(f"{out} holds an unfinished preparation of another version: give --overwrite true")
     existing, wanted = (settings.model_dump(mode="json") for settings in (plan.config, config))
     _refuse_other_config(out, existing, wanted, "holds an unfinished preparation")
     if plan.tasks != tasks:
-        raise UserError(
-            f"The sources have changed since the preparation in {out} began. Give --overwrite true"
-        )
+        raise UserError(f"The sources have changed since {out} was begun: give --overwrite true")
     return plan
 
 

@@ -42,9 +42,6 @@ def resume_from(config: Config, current: continuity.Inputs) -> tuple[Path | None
 
     Also makes the run folder, and renames checkpoints that a later start must not take for this run's newest.
 
-    Args:
-        current: the inputs of this start.
-
     Raises:
         UserError: the folder holds a run and `checkpoint.resume` is never; or the inputs
             (`pretrain.start.continuity`) or the recipe are not those of the checkpoint.

@@ -210,8 +210,7 @@ class Telemetry:
         """Print once, until records can be written again, that they cannot; not that the folder has gone."""
         if not (self._refused or isinstance(error, FolderMoved)):
             self._print(
-                f"WARNING: records can't be written to {self.run_folder} ({error}). They wait in memory, and "
-                "training goes on until its next checkpoint"
+                f"WARNING: records can't be written ({error}): they wait in memory until the next checkpoint"
             )
         self._refused = True
 

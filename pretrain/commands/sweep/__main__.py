@@ -130,12 +130,9 @@ def _until_stopped(work: Callable[[], int]) -> int:
     try:
         return work()
     except StopRequested as stop:
-        print(
-            f"{REASONS[stop.request]}: stopped\n"
-            "  safe: all finished runs and evaluations, and the last checkpoint of unfinished runs\n"
-            f"  next: {shlex.join([*program().split(), *sys.argv[1:]])}",
-            file=sys.stderr,
-        )
+        again = shlex.join([*program().split(), *sys.argv[1:]])
+        print(f"{REASONS[stop.request]}: stopped\n  safe: what is finished, and checkpoints", file=sys.stderr)
+        print(f"  next: {again}", file=sys.stderr)
         return EXIT_CODES[stop.request]
 
 

@@ -201,9 +201,8 @@ class Trainer:
                 if run.state == "done":
                     return True
                 begun = f", from step {run.steps_done:,}" if run.steps_done else ""
-                self.print_line(
-                    f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}/log.txt"
-                )
+                steps = f"{run.config.train.steps:,} steps{begun}"
+                self.print_line(f"{heading}{run.name}, {steps}; {run.folder}/log.txt")
                 words = [*self.launch, str(MAIN), *run.words(checkpoint__resume="auto")]
                 code = self._process(words, run.folder)
         except FolderTakenError as taken:
@@ -224,11 +223,7 @@ class Trainer:
         return False
 
     def _process(self, words: list[str], folder: Path) -> int:
-        """Run a process to its end; return its exit status. It saves and ends if this process is killed.
-
-        Args:
-            folder: of the run, where its log and its stop file go.
-        """
+        """Run a process to its end; return its exit status. It saves and ends if this process is killed."""
         log = folder / "log.txt"
         try:
             child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)

@@ -62,12 +62,9 @@ def plan_tasks(
             if records
             else "the lines of a paragraph are joined, unless the source has `unwrap: false`"
         )
-        print(
-            f"note: {len(wrapped)} of {len(widths)} text files are hard-wrapped ({wrapped[0]} at column "
-            f"{widths[wrapped[0]]}): {what}",
-            file=sys.stderr,
-            flush=True,
-        )
+        which = f"{len(wrapped)} of {len(widths)} text files are hard-wrapped"
+        place = f"{wrapped[0]} at column {widths[wrapped[0]]}"
+        print(f"note: {which} ({place}): {what}", file=sys.stderr, flush=True)
     return tasks
 
 
@@ -85,9 +82,7 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
     if name.startswith("hub:"):
         return _plan_hub(number, source, name[4:])
     if re.match(r"\w+://", name):
-        raise UserError(
-            f"source {name} is an address. Download it, and name the file (prepared data: --data.remote)."
-        )
+        raise UserError(f"source {name} is an address: download it, and name the file (or --data.remote).")
     path = Path(name).expanduser()
     if any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):  # of `save_to_disk`
         size = sum(f.stat().st_size for f in path.rglob("*.arrow"))
@@ -154,14 +149,13 @@ def _files(path: Path, structure: bool, whole: bool) -> list[Path] | None:
         files = [file for file in there if kind_of(file.name, structure)]
         if not files:
             kinds = _KINDS | MARKUP if structure else _KINDS
-            raise UserError(
-                f"source {path} holds no corpus file ({', '.join(kinds)}; {', '.join(COMPRESSIONS)})."
-            )
+            ends = ", ".join([*kinds, *COMPRESSIONS])
+            raise UserError(f"source {path} holds no corpus file ({ends}).")
         if others := [file.name for file in there if not kind_of(file.name, structure)]:
             named = ", ".join(others[:3]) + (", ..." if others[3:] else "")
+            count = f"{len(others)} of {len(there)} files"
             print(
-                f"note: source {path}: {len(others)} of {len(there)} files are no corpus files by their "
-                f"names, and are not read: {named}",
+                f"note: source {path}: {count} are not read, by their names: {named}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -190,9 +184,6 @@ def _below(folder: Path) -> Iterator[Path]:
     """Yield what lies in a folder and in those below it, links to folders followed, each folder once.
 
     Hidden files and folders are left out: locks, work folders.
-
-    Raises:
-        UserError: a folder cannot be read; what is in it would be missing without a word.
     """
 
     def refuse(error: OSError) -> None:
@@ -275,15 +266,11 @@ def _hub_file(name: str, revision: str | None) -> Path:
     owner, dataset, file = name[4:].split("/", 2)
     fault = hub_fault()
     try:
-        return Path(
-            hf_hub_download(
-                f"{owner}/{dataset}",
-                file,
-                repo_type="dataset",
-                revision=revision,
-                local_files_only=bool(fault),
-            )
+        repository, local = f"{owner}/{dataset}", bool(fault)
+        found = hf_hub_download(
+            repository, file, repo_type="dataset", revision=revision, local_files_only=local
         )
+        return Path(found)
     # its HTTP library's kinds, which differ by version, and the hub's: no network, no such file
     except Exception as error:
         said = f"{fault}." if fault else str(error).splitlines()[0]

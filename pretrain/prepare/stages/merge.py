@@ -30,9 +30,7 @@ class Merge(PlannedStep):
         if not tokenizer.exists():
             copy_tree(made, tokenizer)  # a rename may lose it, in a power cut
         elif tokenizer_hash(tokenizer) != tokenizer_hash(made):
-            raise UserError(
-                f"{tokenizer} is not that of the shards. Move it away, and give the same command again."
-            )
+            raise UserError(f"{tokenizer} is not that of the shards: move it away, and start again.")
         size = files.TokenizerSize.read(self.work)
         vocabulary = size.vocabulary_size
         accented = {} if size.accented_letters is None else {"accented_letters": size.accented_letters}
@@ -92,7 +90,5 @@ class Merge(PlannedStep):
         if not summaries["train"]["sequences"]:
             raise UserError(f"No training sequence came out of {self.plan.described}; check min_words.")
         if self.config.heldout and not summaries["heldout"]["sequences"]:
-            raise UserError(
-                f"No held-out sequence came out of {self.plan.described}. Give more text, or --heldout 0."
-            )
+            raise UserError(f"No held-out sequence in {self.plan.described}: more text, or --heldout 0.")
         return summaries

@@ -119,9 +119,7 @@ class AgreeOnColumns(PlannedStep):
             )
             if having and without:
                 places = [where(self.plan.tasks[n], tasks[n].position) for n in (having[0], without[0])]
-                raise UserError(
-                    f"The record in {places[0]} has a {kind}, that in {places[1]} has none: give all, or none"
-                )
+                raise UserError(f"{places[0]} has a {kind}, {places[1]} has none: give all, or none")
         filled = {"text"}.union(*(task.columns for task in tasks.values()))
         labels = max((task.labels for task in tasks.values()), default=0) or None
         bounds = [score for task in tasks.values() for score in task.scores or ()]

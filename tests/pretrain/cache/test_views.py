@@ -137,9 +137,7 @@ def test_views_of_data_that_was_replaced_are_refused(tiny_data, tmp_path, monkey
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"views of other data.*remove that folder"):
         make(settings)
-    with pytest.raises(
-        UserError, match=r"columns or labels of its own.*data.cache=0 and augment.augmented=none"
-    ):
+    with pytest.raises(UserError, match=r"columns or labels: .*data.cache=0 and augment.augmented=none"):
         make(config(data=str(folder), data__cache="1", augment__augmented=LABELLED))
 
 

@@ -239,7 +239,7 @@ def test_a_checkpoint_older_than_a_key_had_its_default(tmp_path):
 
 def test_how_augcses_view_is_augmented_must_be_said():
     for weight in (0.005, 0):
-        with pytest.raises(UserError, match=r"augment\.augmented is missing: .* or to none"):
+        with pytest.raises(UserError, match=r"augment\.augmented is missing: .*, or none"):
             view_specs(config(name="augcse", augcse={"discriminator_weight": weight}))
     ablation = config(name="augcse", augcse={"discriminator_weight": 0, "positive": "augmented"})
     ablation.augment.augmented = "none"

@@ -280,7 +280,7 @@ def test_scores_reach_the_objective_as_they_were_written(tmp_path):
     path = write(tmp_path / "a.jsonl", as_jsonl([{**row, "score": None} for row in rows]))
     assert "scores" not in prepare(config(path, heldout=0), tmp_path / "plain", workers=1, progress=False)
     tree = {"data": {"folder": str(tmp_path / "plain")}, "objective": {"name": "scored"}}
-    with pytest.raises(UserError, match="has no scores, which --objective scored learns"):
+    with pytest.raises(UserError, match="has no scores to learn"):
         open_train(validate_config(tree, "test"))
 
 
@@ -331,8 +331,8 @@ def test_several_positives_are_columns_of_which_simcse_takes_all(tmp_path):
     "objective, message",
     [
         ({"simcse": {"positives": 2, "form": "2n-2"}}, "positives needs objective.simcse.form=one-direction"),
-        ({"simcse": {"positives": True}, "mask_duplicates": False}, "positives negatives of each other"),
-        ({"simcse": {"in_batch": False}}, "leaves no negatives: set objective.simcse.hard_negatives"),
+        ({"simcse": {"positives": True}, "mask_duplicates": False}, "contrast a record's positives"),
+        ({"simcse": {"in_batch": False}}, "leaves no negatives: set hard_negatives"),
         ({"name": "scored", "scored": {"scope": "local"}}, "pairs of all ranks are compared"),
         ({"name": "scored+retain", "false_negatives": {"guide": "self"}}, "has no negatives"),
     ],
