@@ -86,11 +86,8 @@ def augment(
 def names_of(spec: str) -> list[str]:
     """Return what rates are counted for: the alternatives of one stage, or the whole of several stages."""
     specification = parse(spec)
-    return (
-        [str(step) for step in specification.stages[0]]
-        if len(specification.stages) == 1
-        else [str(specification)]
-    )
+    first, *others = specification.stages
+    return [str(specification)] if others else [str(step) for step in first]
 
 
 def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:

@@ -264,14 +264,11 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from None
 
 
-def read_tensors(
-    path: Path, series: str = "parameters", prefix: str = ""
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor on the CPU) of a series, one at a time; only names that begin with `prefix`."""
+def read_tensors(path: Path, series: str = "parameters") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor on the CPU) of a series, one at a time."""
     for name, file in locate(Path(path), series).items():
-        if name.startswith(prefix):
-            with safe_open(file, framework="pt") as tensors:
-                yield name, tensors.get_tensor(name)
+        with safe_open(file, framework="pt") as tensors:
+            yield name, tensors.get_tensor(name)
 
 
 def locate(path: Path, series: str) -> dict[str, Path]:

@@ -71,11 +71,7 @@ def export_of(source: str) -> str:
 def describe_export(policy: dict[str, Any] | None) -> str:
     """Return which weights of a run an export holds, as "step 500 of 1,000, best by stsb-dev 71.2".
 
-    Args:
-        policy: what the export's clear.json says (`pretrain.export.folder.read_policy`).
-
-    Returns:
-        "" if that names no run.
+    policy: what its clear.json says (`pretrain.export.folder.read_policy`); "" if that names no run.
     """
     if policy is None:
         return ""

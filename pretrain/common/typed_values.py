@@ -6,6 +6,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -124,12 +125,9 @@ def _members(kind: Any) -> list[Any]:
 def _any_value(text: str, flag: str) -> Any:
     """A YAML value; YAML 1.1 would read 5e8 as a string."""
     value = parse_yaml(text, f"{flag} {text}")
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return value
-        return int(number) if number.is_integer() else number
+    with suppress(ValueError, TypeError):
+        if isinstance(value, str):
+            return int(number) if (number := float(value)).is_integer() else number
     return value
 
 
