@@ -122,7 +122,7 @@ def test_a_loss_without_a_weight_is_named(tmp_path):
     (tmp_path / "mine.py").write_text(MINE.replace('return {"nearer": 1.0}', 'return {"neaer": 1.0}'))
     objective = build_objective(config(name=f"{tmp_path / 'mine.py'}:Nearer"), encoder())
     context = BatchContext(0, 0.0, torch.zeros(4, dtype=torch.long), {}, {}, None, 0)
-    with pytest.raises(UserError, match=r"Nearer: weights lacks the loss 'nearer'"):
+    with pytest.raises(UserError, match=r"Nearer: weights lacks 'nearer'"):
         objective.relate({role: torch.randn(4, WIDTH) for role in objective.roles}, context)
 
 
