@@ -116,12 +116,7 @@ class StsEvaluator:
         return [task for task in TASKS if self.data is not None and not self._missing(task)]
 
     def load(self, task: str) -> list[Pairs]:
-        """Return the subsets of a task, without the pairs that have no gold score.
-
-        Raises:
-            UserError: unknown task (with the nearest name), a file missing, a line that is no pair, a score
-                that is not a number, or golds and pairs that differ in number.
-        """
+        """Return the subsets of a task, without the pairs that have no gold score."""
         known_name(task, (*TASKS, SICK_OF_MTEB), "STS task", plain=str)
         if task not in self._loaded:
             missing = self._missing(task)

@@ -26,12 +26,7 @@ from pretrain.objectives import view_specs
 
 
 def columns_of(config: Config) -> dict[str, str]:
-    """Return what to make once: column -> specification.
-
-    Raises:
-        UserError: nothing is, two views would share a column, or the anchor's text would have to be
-            rewritten.
-    """
+    """Return what to make once: column -> specification."""
     columns: dict[str, str] = {}
     for view in view_specs(config):
         if view.role == "anchor":
@@ -69,12 +64,7 @@ def is_made(config: Config) -> bool:
 
 
 def make(config: Config) -> None:
-    """Make the cache if it is not there; call it on one rank, when the data is prepared.
-
-    Raises:
-        UserError: the data has columns or labels already, the cache is one of other data that stood in its
-            place, or making it failed.
-    """
+    """Make the cache if it is not there; call it on one rank, when the data is prepared."""
     columns = columns_of(config)
     folder = cache_folder(config, columns)
     readers = {split: ShardReader(config.data_folder, split) for split in SPLITS}

@@ -119,11 +119,7 @@ def _require_a_batch(sources: list[dict], settings: Config) -> None:
 
 
 def check_start(init: str) -> int:
-    """Return how many tokens of a text an encoder takes.
-
-    Raises:
-        UserError: nothing there, a model or tokenizer of a type that is not supported, or no safe weights.
-    """
+    """Return how many tokens of a text an encoder takes."""
     from transformers import AutoConfig
 
     from pretrain.data.tokenizer import adopt_tokenizer

@@ -166,12 +166,7 @@ def main(
 
 
 def read_pairs(sources: list[Source]) -> tuple[list[Pair], list[str]]:
-    """Read the different pairs and negatives of files or data sets, cleaned as a preparation cleans them.
-
-    Raises:
-        UserError: no such file, no pair in it, or a row that is no pair (a column or text missing, a label),
-            named by file and line.
-    """
+    """Read the different pairs and negatives of files or data sets, cleaned as a preparation cleans them."""
     pairs: dict[Pair, None] = {}
     negatives: dict[str, None] = {}
     for task in plan_tasks(sources, records=True):
@@ -237,9 +232,6 @@ def mine(
 
     Args:
         candidates: texts that negatives may be, beside the positives of the pairs.
-
-    Raises:
-        UserError: fewer candidates than are asked for, options that contradict each other, or faiss missing.
     """
     from datasets import Dataset
     from sentence_transformers.util import mine_hard_negatives

@@ -150,12 +150,7 @@ class Command:
         return " ".join([self.name, *words, *needed, "[--flag value ...]"])
 
     def read(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """Return the words beyond the named ones, and the text of every flag; allow the code that they name.
-
-        Raises:
-            UserError: a flag that there is not, with the nearest; a flag without its value; a stray word; one
-                that is missing.
-        """
+        """Return the words beyond the named ones, and the text of every flag; allow the code they name."""
         texts: dict[str, str] = {}
         bare: list[str] = []
         position = 0

@@ -54,10 +54,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Return the value of a YAML text. `where`: what the error calls it.
-
-    Raises: UserError if it is not YAML, is refused by `_Loader`, or is nested too deeply.
-    """
+    """Return the value of a YAML text. `where`: what the error calls it."""
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:

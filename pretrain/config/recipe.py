@@ -110,9 +110,6 @@ def find_recipe(path: Path) -> Path:
 
     An installation has no folder `configs`: there configs/simcse_bert.yaml is ours, and so is simcse_bert.
     Of a recipe and a sweep of one name the recipe is meant.
-
-    Raises:
-        UserError: a bare word that is nearly the name of one of ours, which is named.
     """
     if path.is_file() or path.is_absolute():
         return path

@@ -118,9 +118,6 @@ class AugmentConfig(Section):
 
         role: anchor, positive (also positive2 ...), negative, augmented, or one of an objective of your
         own, which takes `spec`.
-
-        Raises:
-            UserError: the role needs a specification of its own, and has none.
         """
         if role == "augmented" and self.augmented is None:
             raise UserError("augment.augmented is missing: give alternatives, as 'del-word|reorder', or none")

@@ -120,9 +120,6 @@ class Lanes:
         global_batch: B, sequences a step over all ranks.
         lanes: L, fixed in the configuration; every world size up to it sees the same global batches.
         start_batch, growth_steps: of a batch that grows to B (`BatchSizes`); None, 0: it is always B.
-
-    Raises:
-        UserError: the corpus holds fewer than B sequences.
     """
 
     def __init__(

@@ -184,10 +184,7 @@ def _faults(error: ValidationError) -> str:
 
 
 def require_files(folder: str | Path, manifest: dict) -> None:
-    """Compare the size of every shard with the manifest: one look at each file, before anything is computed.
-
-    Raises: UserError that names the folder and the first few shards that are missing or of another size.
-    """
+    """Compare the size of every shard with the manifest: one look at each file, before any work."""
     wrong = list(_wrong_files(Path(folder), manifest))
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""

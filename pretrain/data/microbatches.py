@@ -64,9 +64,6 @@ def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
 
     lengths: int64[R]. The count is what `cut` needs, with its balanced cuts in order of length; 0 for no
     sequences.
-
-    Raises:
-        UserError: one sequence alone is longer than the budget.
     """
     if not len(lengths):
         return 0

@@ -38,11 +38,7 @@ class Unreachable(UserError):
 
 
 def copy_prepared(url: str, folder: Path) -> None:
-    """Copy the prepared data at a URL, or what a folder does not have of it yet; the manifest comes last.
-
-    Raises:
-        UserError: the data cannot be read, or is not prepared data; or the folder holds other data.
-    """
+    """Copy the prepared data at a URL, or what a folder does not have of it yet; the manifest comes last."""
     url = url.rstrip("/")
     content = _read(f"{url}/{MANIFEST}")
     own = folder / MANIFEST

@@ -104,8 +104,6 @@ class ShardReader:
     num_sequences count; labels: int, how many different labels the records may have, 0 without labels;
     scored: whether they have scores instead;
     content_hash: str, sha256 over the split's shards.
-
-    Raises: UserError when the folder or the split is not there.
     """
 
     def __init__(self, folder: str | Path, split: str = "train", verify: bool = True):
@@ -248,9 +246,6 @@ class MixedShardReader(ShardReader):
     Columns are all that any set has: a record lacks those that its own set has not, as records may. What a
     reader says of its data besides (folder, manifest, unit, tokenizer) is the first set's. Text and parse are
     there if all sets have the same columns, parsed alike.
-
-    Raises:
-        UserError: the sets have other tokenizers, or labels or scores that only some have.
     """
 
     def __init__(self, parts: Sequence[ShardReader], weights: Sequence[float]) -> None:

@@ -55,8 +55,6 @@ def train_tokenizer(
     word has the same token at the beginning as inside. The result depends on the texts alone. The
     vocabulary is rounded up to a multiple of 64 unless `exact`; a text too small to fill it gives a smaller
     one, made a multiple with [unusedN] tokens.
-
-    Raises: UserError if the texts hold nothing to learn from.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -287,10 +285,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """Load the transformers fast tokenizer of a prepared folder, its tokenizer/ folder, or any model folder.
-
-    Raises: UserError if there is none.
-    """
+    """Load the fast tokenizer of a prepared folder, its tokenizer/ folder, or any model folder."""
     from transformers import AutoTokenizer
 
     folder = Path(path)

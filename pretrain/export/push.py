@@ -55,9 +55,6 @@ class Upload:
         """Make the repository if there is none, and commit all files at once; return the commit's address.
 
         A repository that exists keeps its visibility, and files of other names.
-
-        Raises:
-            UserError: no token, no network, no right to write there, or the hub's own refusal.
         """
         api = HfApi()
         if get_token() is None:

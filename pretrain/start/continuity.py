@@ -105,9 +105,6 @@ def require_same(
     Args:
         source: the checkpoint, for the message.
         accept: names, comma-separated, of inputs that may differ.
-
-    Raises:
-        UserError: some differ; one message names all of them, with both hashes, and what to do.
     """
     differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
     accepted = [name for name in accepted_names(accept) if name != BATCHES]
@@ -175,11 +172,7 @@ BEGINNING = "start_step", "warmup_steps"
 
 
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
-    """Compare the settings with those of the checkpoint to resume; add what changed to its progress.
-
-    Raises:
-        UserError: a setting differs that must not change. The message names both values, and what may change.
-    """
+    """Compare the settings with those of the checkpoint to resume; add what changed to its progress."""
     for section, keys in (("data", LoadingConfig), ("model", ModelConfig), ("train", TrainConfig)):
         for key, value in keys.former.items():
             if value is ... or state["config"][section].get(key) == value:

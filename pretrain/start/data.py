@@ -141,12 +141,7 @@ def _check_prompts(config: Config, roles: list[str]) -> None:
 
 
 def open_train(config: Config) -> ShardReader:
-    """Open the split to train on; let SimCSE take all that records have, unless a number is set.
-
-    Raises:
-        UserError: a folder holds no prepared data, the sets do not go together, or the records have fewer
-            negatives or positives than the number that is set.
-    """
+    """Open the split to train on; let SimCSE take all that records have, unless a number is set."""
     if config.data.sets:
         parts = [ShardReader(one.folder, "train") for one in config.data.sets]
         weights = [

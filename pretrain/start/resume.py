@@ -162,10 +162,6 @@ def verify_resumed_batch(
         config, reader, spec: as the loader takes them.
         progress: as the checkpoint has it.
         source: the checkpoint; None: a new run.
-
-    Raises:
-        UserError: the batch is not as recorded, and `checkpoint.accept` does not name `batches`; or its data
-            cannot be read any more.
     """
     if not progress.ledger:
         progress.ledger = begin_ledger(progress.step)

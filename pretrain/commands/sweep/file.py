@@ -171,11 +171,7 @@ class Entry:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read a sweep file.
-
-    Raises:
-        UserError: it is missing, not YAML, or no sweep; the message names every fault.
-    """
+    """Read a sweep file."""
     tree = read_yaml(path)
     if "rows" not in tree:
         raise UserError(f"{path} is no sweep: it has no rows. Several seeds of one recipe: --config {path}")
@@ -198,9 +194,6 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
         given: overrides of the command line, which win over the file's; a relative value ({times: 2})
             multiplies them.
         size: of the recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
-
-    Raises:
-        UserError: a recipe or an override is wrong; the message names the row.
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):

@@ -42,8 +42,6 @@ def plan_tasks(
     records: read records (`pretrain.prepare.sources.records`), not documents. structure: read documents with
     their structure (`pretrain.prepare.sources.structured`), of files in markup too. whole: with structure,
     read all of the text, files in markup and others, and every column that is known to hold text.
-
-    Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
     """
     tasks: list[ReadTask] = []
     for number, source in enumerate(sources):
@@ -57,11 +55,9 @@ def plan_tasks(
         raise UserError("source embedded holds no records: unit record reads files and datasets.")
     widths = {task.place: task.width for task in tasks if task.kind == "text"}
     if wrapped := [place for place, width in widths.items() if width]:
-        what = (
-            "each line is a record, and a paragraph is one with `layout: paragraphs` in the source"
-            if records
-            else "the lines of a paragraph are joined, unless the source has `unwrap: false`"
-        )
+        what = "paragraphs are joined, unless the source has `unwrap: false`"
+        if records:
+            what = "each line is a record, and a paragraph is one with `layout: paragraphs` in the source"
         which = f"{len(wrapped)} of {len(widths)} text files are hard-wrapped"
         place = f"{wrapped[0]} at column {widths[wrapped[0]]}"
         print(f"note: {which} ({place}): {what}", file=sys.stderr, flush=True)
@@ -101,8 +97,7 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
         hint = nearest(name, ["embedded", *NAMED_DATA]) if is_word else ""
         raise UserError(
             f"source {name}: no such file, folder or glob match (nothing there below {parent}){hint or '.'} "
-            "A Hugging "
-            "Face dataset is written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
+            "A Hugging Face dataset is hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
         )
     tasks = []
     for file in files:
@@ -113,9 +108,7 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
 
 
 def _empty(path: Path | str) -> UserError:
-    return UserError(
-        f"source {path} is empty: there is no text to prepare. Check the path, or download it again."
-    )
+    return UserError(f"source {path} is empty: check the path, or download it again.")
 
 
 def kind_of(name: str, structure: bool = False) -> str | None:
@@ -153,12 +146,8 @@ def _files(path: Path, structure: bool, whole: bool) -> list[Path] | None:
             raise UserError(f"source {path} holds no corpus file ({ends}).")
         if others := [file.name for file in there if not kind_of(file.name, structure)]:
             named = ", ".join(others[:3]) + (", ..." if others[3:] else "")
-            count = f"{len(others)} of {len(there)} files"
-            print(
-                f"note: source {path}: {count} are not read, by their names: {named}",
-                file=sys.stderr,
-                flush=True,
-            )
+            said = f"{len(others)} of {len(there)} files are not read, by their names: {named}"
+            print(f"note: source {path}: {said}", file=sys.stderr, flush=True)
         return files
     return there or None
 

@@ -109,10 +109,7 @@ def _is_compressed(path: str) -> bool:
 
 
 def read_head(path: Path) -> str:
-    """Return the whole lines in the first megabyte of a text file.
-
-    Raises: UserError if the file is not UTF-8 text or cannot be decompressed.
-    """
+    """Return the whole lines in the first megabyte of a text file."""
     try:
         with naming_damage(str(path)), open_file(path) as stream:
             probe = stream.read(_PROBE_BYTES)

@@ -129,10 +129,7 @@ def about_first_line(task: ReadTask, fields: Sequence[str]) -> str:
 
 
 def table_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:
-    """Yield (position, fields) of the task's rows of a table or dataset, of the columns chosen.
-
-    Raises: UserError, naming file and row or rows, for data that is damaged or not what its name says.
-    """
+    """Yield (position, fields) of the task's rows of a table or dataset, of the columns chosen."""
 
     def choose_once(fields: tuple[str, ...]) -> Sequence[str]:
         chosen = choose(fields)

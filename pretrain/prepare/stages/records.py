@@ -100,10 +100,7 @@ class ScatterRecords(Scatter):
 
 
 class AgreeOnColumns(PlannedStep):
-    """Find which columns any record has, how many labels, and how large scores are.
-
-    Raises: UserError where some records have labels, or scores, and others have none.
-    """
+    """Find which columns any record has, how many labels, and how large scores are."""
 
     stage = "columns"
 

@@ -65,10 +65,7 @@ class MakeTokenizer(PlannedStep):
         TokenizerSize(vocabulary_size=len(tokenizer), accented_letters=accented).write(self.work)
 
     def sample(self) -> Iterator[str]:
-        """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs.
-
-        Raises: UserError if there is no text at all.
-        """
+        """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the runs' order."""
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         weights = np.array([source.weight for source in self.config.sources])
         total = 0.0  # text that an epoch shows; 16 bytes are read per record, not the text
