@@ -321,7 +321,7 @@ class TensorReader:
 
 
 def load(path: Path, engine) -> dict[str, Any]:
-    """Put a checkpoint into `engine`, at whatever world size and ZeRO stage it has. Collective.
+    """Put a checkpoint into `engine`, of any world size and stage; return the trainer's state. Collective.
 
     Each rank reads from the disk only what its stage keeps on it.
 
@@ -330,9 +330,6 @@ def load(path: Path, engine) -> dict[str, Any]:
 
     Args:
         path: of one that has been verified, as by `choose`: no hash is compared here.
-
-    Returns:
-        The trainer's state as given to `save`.
 
     Raises:
         CheckpointError: it is of another model: names or shapes differ, and are listed.

@@ -63,8 +63,6 @@ def main(
         config: YAML recipe; adapt_micro is for encoders of some 10 million parameters.
         eval_data: folder of the benchmarks, for STS-B dev (default: CLEAR_DATA).
         overrides: any key of the recipe, dotted (`--train.steps 2000`).
-
-    Returns: the exit status.
     """
     if taken := sorted(set(_OURS) & set(overrides)):
         raise UserError(f"--{taken[0]} follows from --init, --text and --out: leave it out")

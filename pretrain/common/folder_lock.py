@@ -44,7 +44,6 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "", says_itself: bo
     removed meanwhile (`guard`).
 
     Args:
-        folder: an existing folder.
         wait: how many seconds to wait for a live holder.
         part: a file or folder in it; hold that alone.
         says_itself: whether the holder looks by itself, soon, for a folder that is renamed or removed.

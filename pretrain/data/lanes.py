@@ -51,9 +51,6 @@ def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
         index: int64[n], 0 <= index < size.
         size: int64[n], at least 1.
         key: uint64[n], equal for elements of the same permutation.
-
-    Returns:
-        int64[n], each below its size.
     """
     if index.size == 0:
         return index.astype(np.int64)

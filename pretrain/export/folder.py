@@ -48,9 +48,6 @@ def export(
             (RUN/best, the export with the best score, is copied).
         trial: make the export in this temporary folder instead, and leave `out` as it is.
 
-    Returns:
-        The folder written.
-
     Raises:
         UserError: there is nothing to export, the checkpoint is damaged, its tokenizer is missing, or `out`
             holds something else.

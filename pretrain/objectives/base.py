@@ -213,7 +213,7 @@ class Objective(nn.Module):
         roles: tuple[str, ...] = ("anchor", "positive"),
         z: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Compute a contrastive loss of a head's outputs, as the options of all contrastive losses say.
+        """Return a contrastive loss of a head's outputs, by name, as the options of all such losses say.
 
         With `objective.matryoshka` it is the weighted sum of the losses of vectors that are cut to each width
         (Matryoshka representation learning, Kusupati et al. 2022, equation 1). The coordinates beyond a width
@@ -228,9 +228,6 @@ class Objective(nn.Module):
                 width.
             roles: of anchors, positives and, where there are any, hard negatives.
             z: the head's outputs of the whole width, where the caller has them.
-
-        Returns:
-            name -> the loss.
         """
         guide = None
         if self.false_negatives.guide != "none":

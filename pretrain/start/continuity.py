@@ -102,9 +102,7 @@ def require_same(
 ) -> list[dict[str, str]]:
     """Compare the inputs of a checkpoint with those of this start; return the accepted differences.
 
-    Args:
-        source: the checkpoint, for the message.
-        accept: names, comma-separated, of inputs that may differ.
+    accept: names, comma-separated, of inputs that may differ.
     """
     differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
     accepted = [name for name in accepted_names(accept) if name != BATCHES]

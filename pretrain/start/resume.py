@@ -157,11 +157,7 @@ def verify_resumed_batch(
     """Begin the ledger, or make its last batch again and compare; return a line to print. Collective.
 
     An accepted difference goes into `progress.changes`.
-
-    Args:
-        config, reader, spec: as the loader takes them.
-        progress: as the checkpoint has it.
-        source: the checkpoint; None: a new run.
+    source: the checkpoint; None: a new run.
     """
     if not progress.ledger:
         progress.ledger = begin_ledger(progress.step)

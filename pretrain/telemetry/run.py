@@ -47,11 +47,9 @@ class Telemetry:
         """
         Args:
             run_folder: metrics.jsonl, tensorboard/ and trackers/ go there.
-            total_steps: the step at which the run ends.
             start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
             start_place: in metrics.jsonl, as the checkpoint records it.
             throughput: computes the rates; None: one that reports no MFU.
-            stream: where to print; None: standard output.
         """
         self.run_folder, self.total_steps = Path(run_folder), total_steps
         self.throughput = throughput or Throughput()
