@@ -24,10 +24,6 @@ class WholeObjective(nn.Module):
     """
 
     def __init__(self, config: Config, terms: dict[str, Objective], guide: SentenceEncoder | None = None):
-        """
-        Args:
-            guide: the frozen encoder beside the trained one (`ObjectiveConfig.guide`), if there is one.
-        """
         super().__init__()
         assert (guide is None) == (config.objective.guide is None)
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
