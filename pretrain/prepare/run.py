@@ -243,25 +243,19 @@ def _minhash(reader: Any, work: Path, tasks: int) -> tuple[list[Job], Any]:
     reader: gives the documents in the order in which that step will see them again. By datatrove's MinHash,
     with FineWeb's settings: 5-grams, 14 x 8 hashes, about 72% similarity.
     """
-    from datatrove.pipeline.dedup.minhash import (
-        MinhashConfig,
-        MinhashDedupBuckets,
-        MinhashDedupCluster,
-        MinhashDedupFilter,
-        MinhashDedupSignature,
-    )
+    from datatrove.pipeline.dedup import minhash
     from datatrove.utils.hashing import HashConfig
 
     # datatrove 0.10 hands its xxhash a str, which xxhash 4 refuses; sha1 works with every version.
-    config = MinhashConfig(hash_config=HashConfig(precision=64, hash_fc="sha1"))
+    config = minhash.MinhashConfig(hash_config=HashConfig(precision=64, hash_fc="sha1"))
     folder = work / "minhash"
     signatures, pairs, remove = (str(folder / name) for name in ("signatures", "pairs", "remove"))
-    sign = [reader, MinhashDedupSignature(signatures, config)]
-    match = [MinhashDedupBuckets(signatures, pairs, config=config)]
-    cluster = [MinhashDedupCluster(pairs, remove, config)]
+    sign = [reader, minhash.MinhashDedupSignature(signatures, config)]
+    match = [minhash.MinhashDedupBuckets(signatures, pairs, config=config)]
+    cluster = [minhash.MinhashDedupCluster(pairs, remove, config)]
     jobs = [
         Job("signatures", "near-duplicate signatures", [1] * tasks, sign),
         Job("pairs", "near-duplicate pairs", [1] * config.num_buckets, match),
         Job("clusters", "near-duplicate clusters", [1], cluster),
     ]
-    return jobs, MinhashDedupFilter(remove)
+    return jobs, minhash.MinhashDedupFilter(remove)
