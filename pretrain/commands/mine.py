@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from finetune.flags import Model, Pooling, VectorPrecision
 from pretrain.benchmarks.distinct import unit
@@ -42,10 +42,8 @@ Pair = tuple[str, str]
 """A text, and one that means the same."""
 
 
-class MiningOptions(BaseModel):
+class MiningOptions(BaseModel, extra="forbid"):
     """Which candidates become negatives; the names and meanings are sentence-transformers' own."""
-
-    model_config = ConfigDict(extra="forbid")
 
     num_negatives: int = Field(1, ge=1, description="negatives of a pair, each in a record of its own")
     range_min: int = Field(0, ge=0, description="leave out the N nearest candidates")

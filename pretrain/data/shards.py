@@ -48,8 +48,7 @@ class DamagedShard(UserError):
         self.file, self.chunk, self.reason = str(file), int(chunk), reason
         super().__init__(
             f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the "
-            "data again "
-            "(clearly prepare); or train without the chunk: --data.damaged skip."
+            "data again (clearly prepare); or train without the chunk: --data.damaged skip."
         )
 
     # the default would call __init__ with the message alone when a worker sends it home
@@ -197,17 +196,14 @@ class ShardReader:
         for name, array in zip(_STARTS, starts):
             if (np.diff(array) < 0).any() or array.max(initial=0) > len(tokens):
                 return f"its {name} do not rise from 0 to {len(tokens)}"
-        if labels is not None and self.scored:
-            return (
-                None
-                if len(labels) == count and np.isfinite(labels).all()
-                else f"it does not have {count} scores"
-            )
-        if labels is not None and (
-            len(labels) != count or (labels < 0).any() or labels.max(initial=0) >= self.labels
-        ):
-            return f"it does not have {count} labels from 0 to {self.labels - 1}"
-        return None
+        if labels is None:
+            return None
+        if self.scored:
+            good, what = np.isfinite(labels).all(), "scores"
+        else:
+            good = (labels >= 0).all() and labels.max(initial=0) < self.labels
+            what = f"labels from 0 to {self.labels - 1}"
+        return None if good and len(labels) == count else f"it does not have {count} {what}"
 
     def _fragment(self, chunk: int) -> bytes:
         number, size = int(self._shard[chunk]), int(self._bytes[chunk])

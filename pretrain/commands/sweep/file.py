@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
@@ -35,10 +35,8 @@ OURS = {"folder", "checkpoint.resume", "train.seed"}
 """Keys that the sweep itself sets for every run."""
 
 
-class Row(BaseModel):
+class Row(BaseModel, extra="forbid"):
     """A row of a table."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kind: Literal["trained", "start", "quoted"] = "trained"
     """trained: a run; start: the model that the recipe starts from, evaluated as it is; quoted: the paper's
@@ -63,10 +61,8 @@ class Row(BaseModel):
     """what must be known to compare"""
 
 
-class Figure(BaseModel):
+class Figure(BaseModel, extra="forbid"):
     """A figure that `finetune.figures` draws of a table."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kind: Literal["lines", "differences"]
     title: str = ""
@@ -78,10 +74,8 @@ class Figure(BaseModel):
     """lines: panel -> where to the right -> column; each row is then a line"""
 
 
-class Sweep(BaseModel):
+class Sweep(BaseModel, extra="forbid"):
     """A sweep file."""
-
-    model_config = ConfigDict(extra="forbid")
 
     title: str
     """of the table; default: the file's name"""
