@@ -177,7 +177,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
                 state["config"][section].pop(key, None)
     step = state["step"]
     if config.train.steps < step:
-        raise UserError(f"train.steps={config.train.steps}, and {source} has {step}: name these or more")
+        raise UserError(f"train.steps={config.train.steps}, and {source} has done {step}: give those or more")
     # a key that the checkpoint is too old to have has its default
     before = _settings(merged(Config().model_dump(mode="json"), state["config"]))
     now = _settings(config.model_dump(mode="json"))
