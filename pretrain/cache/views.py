@@ -16,7 +16,7 @@ from typing import Any
 from augment.core.errors import AugmentationError
 from augment.spec.grammar import from_environment, loads_models, needs_synonyms, needs_text, parse
 from augment.spec.resources import resource_hash, resources, rules_digest
-from pretrain.cache.augmenting import COLUMNS, LABELLED
+from pretrain.cache.run import COLUMNS, LABELLED
 from pretrain.common.errors import UserError
 from pretrain.common.processes import run_module
 from pretrain.config.run import Config

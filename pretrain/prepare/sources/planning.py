@@ -16,8 +16,7 @@ from pathlib import Path
 from augment.core.pretrained import hub_fault
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import nearest
-from pretrain.config.data import Source
-from pretrain.config.named_data import NAMED_DATA
+from pretrain.config.data import NAMED_DATA, Source
 from pretrain.data.manifest import MANIFEST, PAIRS
 from pretrain.prepare.sources.markup import MARKUP
 from pretrain.prepare.sources.readers import COMPRESSIONS, ReadTask, detect_layout, is_array, read_head

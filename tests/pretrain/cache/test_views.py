@@ -12,7 +12,7 @@ from run_helpers import ROOT, command, curve, environment, finish, start
 from augment.core.errors import AugmentationError
 from augment.spec.resources import resource_hash
 from pretrain.cache import views as cached_views
-from pretrain.cache.augmenting import view_number
+from pretrain.cache.run import view_number
 from pretrain.cache.views import columns_of, make, trains_on
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
