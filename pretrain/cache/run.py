@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -181,10 +181,8 @@ class ShardTask:
     sequences: int
 
 
-class CachePlan(WorkFile):
+class CachePlan(WorkFile, place="plan.json"):
     """What is made, of which data."""
-
-    place: ClassVar[str] = "plan.json"
 
     data: str
     synonyms: str | None = None
@@ -192,10 +190,8 @@ class CachePlan(WorkFile):
     tasks: list[ShardTask]
 
 
-class AugmentedShard(WorkFile):
+class AugmentedShard(WorkFile, place="counts/augment/{rank:05d}.json"):
     """What came out of a task. shard: its entry in the manifest."""
-
-    place: ClassVar[str] = "counts/augment/{rank:05d}.json"
 
     counts: Rates
     shard: dict[str, Any]
