@@ -250,7 +250,8 @@ class MixedShardReader(ShardReader):
             if other.tokenizer_hash != first.tokenizer_hash:
                 raise UserError(f"{other.folder}: prepare it with --tokenizer {first.tokenizer_path}")
             if (other.labels, other.scored) != (first.labels, first.scored):
-                raise UserError(f"data.sets: labels or scores of {other.folder} and {first.folder} differ")
+                both = f"{first.folder} and {other.folder}"
+                raise UserError(f"data.sets: {both} must have labels or scores alike: give all, or none")
         self.shares = [weight / sum(weights) for weight in weights]
         self.folder, self.split, self.manifest = first.folder, first.split, first.manifest
         self.chunk_sizes = np.concatenate([part.chunk_sizes for part in parts])
