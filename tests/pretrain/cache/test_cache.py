@@ -26,7 +26,7 @@ from augment.spec.sets import SETS
 from augment.text.draws import Draws
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
-from pretrain.cache import augmenting
+from pretrain.cache import run as cache_run
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation, pack
 from pretrain.data.batch import ViewSpec, number_of_labels
@@ -134,10 +134,10 @@ def test_what_differs_in_quotes_and_blanks_only_is_no_augmentation(tiny_data, mo
     encoder = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 24)
     sentences = Annotation(pack([without_parse(text) for text in rewritten]), "en")
     keys = np.arange(4, dtype=np.uint64)
-    found = augmenting.augment(
+    found = cache_run.augment(
         build("requote", vocabulary, None, encoder), encoder(list(rewritten)), keys, sentences, 24
     )
-    assert [augmenting.OUTCOMES[number] for number in found.outcome] == [
+    assert [cache_run.OUTCOMES[number] for number in found.outcome] == [
         "same",
         "same",
         "not_applicable",
