@@ -31,7 +31,7 @@ from pretrain.data.manifest import MANIFEST, SPLITS, preparation_of, read_manife
 from pretrain.data.shard_writer import ShardWriter, split_summary, write_manifest
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
-from pretrain.data.worker import build_for, clip, synonyms_for
+from pretrain.data.worker import build_for, clip, labels_of, synonyms_for
 from pretrain.prepare.jobs import Job, make_once
 from pretrain.prepare.work_folder import Step, WorkFile
 
@@ -70,12 +70,6 @@ class Augmented:
             outcome = np.bincount(self.outcome[self.taken == number], minlength=len(OUTCOMES)).tolist()
             counts[name].update({"drawn": sum(outcome), **dict(zip(OUTCOMES, outcome))})
         return counts
-
-    def labels(self, view: ViewSpec) -> np.ndarray:
-        """Return the index of each augmentation in `label_names(view)`, int64[N]; the last: unchanged."""
-        names = label_names(view)
-        numbers = np.array([names.index(name) for name in self.names], dtype=np.int64)
-        return np.where(self.outcome == CHANGED, numbers.take(self.taken), len(names) - 1)
 
 
 def augment(
@@ -228,8 +222,10 @@ class AugmentShard(_CacheStep):
                     for name, outcomes in columns[column].counts().items():
                         counts[column][name].update(outcomes)
                 stored = merge_columns(chunk.sequences, list(columns.values()))
-                view = made.labelled_view
-                labels = None if view is None else columns[LABELLED].labels(view)
+                labels = None
+                if (view := made.labelled_view) is not None:
+                    labelled = columns[LABELLED]
+                    labels = labels_of(view, labelled.taken, labelled.outcome == CHANGED)
                 starts = stored.offsets[:-1][stored.lengths > 0] + 1
                 writer.write(stored, starts, columns=1 + len(columns), labels=labels)
         AugmentedShard(counts=counts, shard=writer.record).write(self.work, rank)

@@ -154,7 +154,7 @@ class BlockMaker:
                 labels = (
                     self._cache.labels(places)
                     if self.reader.labels
-                    else _label(wanted, pipeline, keys, source, tokens)
+                    else labels_of(wanted, pipeline.choices(keys), ~equal_sequences(source, tokens))
                 )
         of_views = [masking_words(ids, copy, one.batch, one.positions) for copy, one in enumerate(masked)]
         of_views += [
@@ -290,17 +290,15 @@ class BlockMaker:
             )
 
 
-def _label(spec: ViewSpec, pipeline: Pipeline, keys: np.ndarray, source: Ragged, view: Ragged) -> np.ndarray:
+def labels_of(spec: ViewSpec, taken: np.ndarray, changed: np.ndarray) -> np.ndarray:
     """Label what was done to each sequence of a labelled view: int64[n].
 
-    A label is the number of the alternative taken in "a|b|c", or A, the number of augmentations, where the
-    sequence came out unchanged (AugCSE's label correction, Tang et al. 2022, section 4.2).
+    A label is the number of the alternative taken in "a|b|c", int64[n], or A, the number of augmentations,
+    where the sequence is not changed, bool[n] (AugCSE's label correction, Tang et al. 2022, section 4.2).
     """
     names = label_names(spec)
     numbers = np.array([names.index(name) for name in alternatives(spec.augmentation)], dtype=np.int64)
-    labels = numbers.take(pipeline.choices(keys))
-    labels[equal_sequences(source, view)] = len(names) - 1
-    return labels
+    return np.where(changed, numbers.take(taken), len(names) - 1)
 
 
 def with_prompt(view: Ragged, prompt: np.ndarray | None) -> Ragged:
