@@ -107,7 +107,7 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
                 if watch.lives and time.monotonic() >= deadline:
                     raise _taken(lock, place) from None
             if not (printed or watch.lives):
-                said = f"waiting up to {LEASE + wait:.0f} s to see whether that lives"
+                said = f"waiting up to {LEASE + wait:.0f} s to see whether it is alive"
                 print(f"{place} is held by {holder(lock)}; {said}", file=sys.stderr, flush=True)
                 printed = True
         else:

@@ -104,7 +104,7 @@ def test_patience_ends_a_run_and_a_resume_keeps_the_count_bitwise(tiny_data, tmp
     more = WORSE | {"train__patience": 3, "checkpoint__resume": "auto"}
     said = finish(start(command(tiny_data, again, **more), ranks=2))
     assert "changed    train.patience: 2 until step 4, 3 from now on" in said
-    assert read_summary(again)["steps"] == 6 and "the last 3 evaluations were not better" in said
+    assert read_summary(again)["steps"] == 6 and "the last 3 evaluations were no better" in said
     # a branch counts its own evaluations
     branch = tmp_path / "branch"
     words = WORSE | {"checkpoint__resume": str(run / "checkpoints" / "step-00000004"), "train__steps": 8}
