@@ -238,9 +238,7 @@ def train(
         try:
             run_to_end("pretrain.main", [f"--config={file}"], _CONTINUE)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"{config.run_folder}: stopped; continue by train(..., resume='auto')"
-            ) from None
+            raise KeyboardInterrupt(f"{config.run_folder} is stopped: train(..., resume='auto')") from None
     trained = Run(config.run_folder)
     if not is_complete(trained.folder, config.train.steps):
         raise UserError(f"{trained.folder} stopped before its last step. {_CONTINUE}")

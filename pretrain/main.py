@@ -26,8 +26,6 @@ def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) 
         config: YAML recipe; default: configs/clear_micro.yaml. configs/clear_base.yaml is the paper's.
         dry_run: two steps, one evaluation, one checkpoint and one export in RUN.dry-run, then stop.
         overrides: any key of the config, dotted (`--train.lr 1e-4`), or one of SHORT_FLAGS (`--aug`).
-
-    Returns: the exit status.
     """
     recipe = config or DEFAULT_RECIPE
     settings = load_config(recipe, overrides)

@@ -62,10 +62,7 @@ def start(
 ) -> int:
     """Train, evaluate, checkpoint and export one run, among the ranks of its job; return the exit code.
 
-    Args:
-        default_recipe: the recipe where the command named none.
-        dry_run: two steps, one evaluation, one checkpoint and one export, in a folder of their own.
-        kind: None: a plain run.
+    dry_run: two steps, one evaluation, one checkpoint and one export, in a folder of their own.
     """
     summary.quiet_libraries()
     check_sources(config)
@@ -272,10 +269,8 @@ class TrainingRun:
             if evaluates or saves:
                 self.memory.after_pause()
             if request:
-                self.telemetry.say(
-                    f"stopping after step {progress.step}: {REASONS[request]}; saved {path}. Resume with the "
-                    "same command and --resume auto"
-                )
+                said = f"stopping after step {progress.step}: {REASONS[request]}; saved {path}"
+                self.telemetry.say(f"{said}. Resume with the same command and --resume auto")
                 if request == STOP:
                     self.shutdown.clear_stop_file()
                 return EXIT_CODES[request]

@@ -129,11 +129,7 @@ def halves(texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
 
 
 def read_own_set(name: str, place: str) -> OwnSet:
-    """Read a set: a file, or another place that `clearly prepare` reads.
-
-    Raises:
-        UserError: nothing there, other columns, cells that are empty or no numbers, or too few rows.
-    """
+    """Read a set: a file, or another place that `clearly prepare` reads."""
     rows = list(_rows(place))
     kind, columns = _kind(place, list(dict.fromkeys(column for *_, row in rows for column in row)))
     parsed, fault = list[Any](), ""

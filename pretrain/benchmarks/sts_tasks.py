@@ -116,12 +116,7 @@ class StsEvaluator:
         return [task for task in TASKS if self.data is not None and not self._missing(task)]
 
     def load(self, task: str) -> list[Pairs]:
-        """Return the subsets of a task, without the pairs that have no gold score.
-
-        Raises:
-            UserError: unknown task (with the nearest name), a file missing, a line that is no pair, a score
-                that is not a number, or golds and pairs that differ in number.
-        """
+        """Return the subsets of a task, without the pairs that have no gold score."""
         known_name(task, (*TASKS, SICK_OF_MTEB), "STS task", plain=str)
         if task not in self._loaded:
             missing = self._missing(task)
@@ -219,9 +214,7 @@ def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
     for name, input_file, gold_file in zip(YEAR_SUBSETS[task], files[0::2], files[1::2], strict=True):
         rows, golds = list(lines(input_file)), list(lines(gold_file))
         if len(rows) != len(golds):
-            raise UserError(
-                f"{input_file}: {len(rows)} pairs, {gold_file.name}: {len(golds)}; fetch both again"
-            )
+            raise UserError(f"{input_file}: {len(rows)} pairs, {len(golds)} gold scores; fetch both again")
         # Columns after the second (STS16 names its sources there) are not part of the task.
         cells = [(*_columns(input_file, n, row, (0, 1)), golds[n]) for n, row in enumerate(rows)]
         subsets.append(_pairs(name, gold_file, cells))

@@ -16,7 +16,7 @@ from typing import Any
 from augment.core.errors import AugmentationError
 from augment.spec.grammar import from_environment, loads_models, needs_synonyms, needs_text, parse
 from augment.spec.resources import resource_hash, resources, rules_digest
-from pretrain.cache.augmenting import COLUMNS, LABELLED
+from pretrain.cache.run import COLUMNS, LABELLED
 from pretrain.common.errors import UserError
 from pretrain.common.processes import run_module
 from pretrain.config.run import Config
@@ -26,27 +26,18 @@ from pretrain.objectives import view_specs
 
 
 def columns_of(config: Config) -> dict[str, str]:
-    """Return what to make once: column -> specification.
-
-    Raises:
-        UserError: nothing is, two views would share a column, or the anchor's text would have to be
-            rewritten.
-    """
+    """Return what to make once: column -> specification."""
     columns: dict[str, str] = {}
     for view in view_specs(config):
         if view.role == "anchor":
             if needs_text(view.augmentation):
-                raise UserError(
-                    f"data.cache keeps the text of an anchor ({view.augmentation}): set data.cache=0"
-                )
+                raise UserError(f"data.cache keeps an anchor's text ({view.augmentation}): set data.cache=0")
         elif not parse(view.augmentation).is_identity:
             if view.column in columns or view.column not in COLUMNS:
                 raise UserError(f"data.cache makes {', '.join(COLUMNS)}, and not {view.role}: set it to 0")
             columns[view.column] = view.augmentation
     if not columns:
-        raise UserError(
-            f"data.cache={config.data.cache}: no view but the anchor is augmented; set data.cache=0"
-        )
+        raise UserError("data.cache: no view but the anchor is augmented; set data.cache=0")
     return columns
 
 
@@ -73,20 +64,15 @@ def is_made(config: Config) -> bool:
 
 
 def make(config: Config) -> None:
-    """Make the cache if it is not there; call it on one rank, when the data is prepared.
-
-    Raises:
-        UserError: the data has columns or labels already, the cache is one of other data that stood in its
-            place, or making it failed.
-    """
+    """Make the cache if it is not there; call it on one rank, when the data is prepared."""
     columns = columns_of(config)
     folder = cache_folder(config, columns)
     readers = {split: ShardReader(config.data_folder, split) for split in SPLITS}
     if readers["train"].columns != ("text",) or readers["train"].labels:
+        nothing = ", ".join(f"augment.{column}=none" for column in columns)
         raise UserError(
-            f"data.cache={config.data.cache} makes views of texts, and {config.data_folder} has columns or "
-            "labels of its own: to train on them as they are, set data.cache=0 and "
-            + ", ".join(f"augment.{column}=none" for column in columns)
+            f"data.cache makes views of texts, and {config.data_folder} has columns or labels: to train on "
+            f"them, set data.cache=0 and {nothing}"
         )
     if (folder / MANIFEST).is_file():
         content = {split: reader.content_hash for split, reader in readers.items()}
@@ -121,7 +107,7 @@ def _require_same_resources(
         now = resource_hash(where)
         if now is not None and made.get(name, now) != now:
             raise UserError(
-                f"{folder} was made with another {name} than {where} now: restore that, or remove the folder"
+                f"{folder} was made with another {name} than {where}: restore it, or remove the folder"
             )
 
 

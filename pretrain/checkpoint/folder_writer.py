@@ -16,20 +16,7 @@ from typing import NamedTuple
 import torch
 
 from pretrain.checkpoint.store import FORMAT_VERSION, CheckpointError, candidates, quarantine, step_of
-from pretrain.common.files import (
-    abandon,
-    create,
-    discard,
-    fsync_folder,
-    make_folder,
-    remove_file,
-    remove_tree,
-    rename_durably,
-    replace_durably,
-    sync,
-    to_json,
-    write_durably,
-)
+from pretrain.common import files
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +87,7 @@ class TensorFileWriter:
             offset += entry.num_bytes
         encoded = json.dumps(header, separators=(",", ":")).encode()
         encoded += b" " * (-len(encoded) % 8)  # aligned data, so that readers can map it without a copy
-        self._file = create(path)
+        self._file = files.create(path)
         self._put(len(encoded).to_bytes(8, "little"))
         self._put(encoded)
 
@@ -131,14 +118,14 @@ class TensorFileWriter:
         """Flush to the disk itself and return {"bytes": size, "sha256": hex digest}."""
         assert not self._pending
         self._hasher.shutdown()
-        sync(self._file)
+        files.sync(self._file)
         self._file.close()
         return {"bytes": self.num_bytes, "sha256": self._hash.hexdigest()}
 
     def abandon(self) -> None:
         """Close after a failure. Writing the buffered rest may fail too; only the first error counts."""
         self._hasher.shutdown()
-        abandon(self._file)
+        files.abandon(self._file)
 
 
 class FolderWriter:
@@ -178,15 +165,15 @@ class FolderWriter:
 
         need: bytes of all tensors.
         """
-        make_folder(self.folder.parent)
+        files.make_folder(self.folder.parent)
         for leftover in self.folder.parent.glob(".tmp-step-*"):
-            remove_tree(leftover)
+            files.remove_tree(leftover)
         for leftover in self.folder.parent.glob(".latest.*partial"):
-            remove_file(leftover)
+            files.remove_file(leftover)
         free = shutil.disk_usage(self.folder.parent).free
         if need > free:
             raise OSError(28, f"{need / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free")
-        make_folder(self.hidden)
+        files.make_folder(self.hidden)
 
     def plan(self, files: list[tuple[str, list[TensorEntry]]]) -> None:
         """Take the names of the files that this rank writes, each with its tensors, in order."""
@@ -202,30 +189,30 @@ class FolderWriter:
             self.files[self._open.path.name] = self._open.close()
             self._open = None
             if not self._planned:
-                fsync_folder(self.hidden)
+                files.fsync_folder(self.hidden)
 
-    def finish(self, files: dict[str, dict[str, object]], state: bytes) -> None:
+    def finish(self, written: dict[str, dict[str, object]], state: bytes) -> None:
         """Add state.json and the manifest, give the folder its name, and point `latest` to it.
 
         Args:
-            files: of all ranks. state: the content of state.json.
+            written: files of all ranks. state: the content of state.json.
         """
-        files = files | {"state.json": write_durably(self.hidden / "state.json", state)}
-        manifest = {"format_version": FORMAT_VERSION, "files": files}
-        write_durably(self.hidden / "manifest.json", to_json(manifest))
-        fsync_folder(self.hidden)
+        written = written | {"state.json": files.write_durably(self.hidden / "state.json", state)}
+        manifest = {"format_version": FORMAT_VERSION, "files": written}
+        files.write_durably(self.hidden / "manifest.json", files.to_json(manifest))
+        files.fsync_folder(self.hidden)
         if self.folder.exists():
             # The same step again (it was damaged, or a resume started before it). Between the two renames the
             # old one still counts under its other name: at no instant is there no checkpoint of this step.
             replaced = self.folder.with_name(f"{self.folder.name}.replaced")
-            remove_tree(replaced)
-            rename_durably(self.folder, replaced)
-        rename_durably(self.hidden, self.folder)
-        replace_durably(self.folder.parent / "latest", f"{self.folder.name}\n".encode())
+            files.remove_tree(replaced)
+            files.rename_durably(self.folder, replaced)
+        files.rename_durably(self.hidden, self.folder)
+        files.replace_durably(self.folder.parent / "latest", f"{self.folder.name}\n".encode())
 
     def discard(self, error: str) -> str:
         """Remove what was written, when no rank writes any more; return the message for all ranks."""
-        discard(self.hidden)
+        files.discard(self.hidden)
         good = "Earlier ones are untouched"
         with suppress(CheckpointError):
             previous = [path.name for path in candidates(self.folder.parent)]
@@ -274,10 +261,10 @@ def remove_superfluous(newest: Path, retention: Retention) -> None:
         hidden = path.with_name(f".old-{path.name}")
         with suppress(OSError):
             # rename first: a half-removed folder must not look like a damaged checkpoint
-            remove_tree(hidden)  # a save of this step that was killed here has left it
-            rename_durably(path, hidden)
+            files.remove_tree(hidden)  # a save of this step that was killed here has left it
+            files.rename_durably(path, hidden)
     for leftover in newest.parent.glob(".old-step-*"):
         try:
-            remove_tree(leftover)
+            files.remove_tree(leftover)
         except OSError as error:
             logger.warning("could not remove the old checkpoint %s: %s", leftover, error)

@@ -20,7 +20,6 @@ import json
 import math
 import platform
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -334,7 +333,9 @@ class Saver:
         first, writer = self._rank == 0, FolderWriter(folder)
         if first:
             writer.attempt(lambda: writer.begin(sum(item.entry.num_bytes for item in items)))
-        held = gathered((writer.error, [_extent(item) for item in items]), self._group)
+        parts = (Part(torch.empty(0), 0) if item.part is None else item.part for item in items)
+        extents = [(part.start, part.values.numel()) for part in parts]
+        held = gathered((writer.error, extents), self._group)
         if (error := _first(error for error, _ in held)) is None:
             self._write_own(items, [extents for _, extents in held], writer)
             written = gathered((writer.error, writer.files), self._group)
@@ -354,7 +355,11 @@ class Saver:
             held: rank -> of each item, where its part begins and how many elements it has.
         """
         me = self._rank
-        writers = [_writer(item, [extents[n] for extents in held]) for n, item in enumerate(items)]
+        # of the ranks that hold most of an item the one nearest to its owner
+        writers = [
+            max(range(len(held)), key=lambda rank: (held[rank][n][1], -abs(rank - item.owner)))
+            for n, item in enumerate(items)
+        ]
         writer.plan(self._files_of(me, items, writers))
         sent = [  # with the values, which must stay
             (values := item.values(), dist.isend(values, writers[n], group=self._group, tag=n))
@@ -398,16 +403,6 @@ class Saver:
                         files.append((f"{series}-{number:05d}.safetensors", batch))
                     number += 1
         return files
-
-
-def _extent(item: Item) -> tuple[int, int]:
-    """Return where this rank's part begins, and its number of elements."""
-    return (0, 0) if item.part is None else (item.part.start, item.part.values.numel())
-
-
-def _writer(item: Item, extents: Sequence[tuple[int, int]]) -> int:
-    """Return the rank that writes an item: of those that hold most of it the one nearest to its owner."""
-    return max(range(len(extents)), key=lambda rank: (extents[rank][1], -abs(rank - item.owner)))
 
 
 def _first(errors) -> str | None:

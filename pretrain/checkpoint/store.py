@@ -111,7 +111,7 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
         return []
     except OSError as error:
         raise CheckpointError(
-            f"checkpoints in {root} cannot be read now: {error.strerror or error}; check disk and permissions"
+            f"{root} cannot be read now: {error.strerror or error}; check the disk"
         ) from None
 
 
@@ -264,14 +264,11 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from None
 
 
-def read_tensors(
-    path: Path, series: str = "parameters", prefix: str = ""
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor on the CPU) of a series, one at a time; only names that begin with `prefix`."""
+def read_tensors(path: Path, series: str = "parameters") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor on the CPU) of a series, one at a time."""
     for name, file in locate(Path(path), series).items():
-        if name.startswith(prefix):
-            with safe_open(file, framework="pt") as tensors:
-                yield name, tensors.get_tensor(name)
+        with safe_open(file, framework="pt") as tensors:
+            yield name, tensors.get_tensor(name)
 
 
 def locate(path: Path, series: str) -> dict[str, Path]:
@@ -324,7 +321,7 @@ class TensorReader:
 
 
 def load(path: Path, engine) -> dict[str, Any]:
-    """Put a checkpoint into `engine`, at whatever world size and ZeRO stage it has. Collective.
+    """Put a checkpoint into `engine`, of any world size and stage; return the trainer's state. Collective.
 
     Each rank reads from the disk only what its stage keeps on it.
 
@@ -333,9 +330,6 @@ def load(path: Path, engine) -> dict[str, Any]:
 
     Args:
         path: of one that has been verified, as by `choose`: no hash is compared here.
-
-    Returns:
-        The trainer's state as given to `save`.
 
     Raises:
         CheckpointError: it is of another model: names or shapes differ, and are listed.

@@ -63,8 +63,6 @@ def main(
         config: YAML recipe; adapt_micro is for encoders of some 10 million parameters.
         eval_data: folder of the benchmarks, for STS-B dev (default: CLEAR_DATA).
         overrides: any key of the recipe, dotted (`--train.steps 2000`).
-
-    Returns: the exit status.
     """
     if taken := sorted(set(_OURS) & set(overrides)):
         raise UserError(f"--{taken[0]} follows from --init, --text and --out: leave it out")
@@ -119,11 +117,7 @@ def _require_a_batch(sources: list[dict], settings: Config) -> None:
 
 
 def check_start(init: str) -> int:
-    """Return how many tokens of a text an encoder takes.
-
-    Raises:
-        UserError: nothing there, a model or tokenizer of a type that is not supported, or no safe weights.
-    """
+    """Return how many tokens of a text an encoder takes."""
     from transformers import AutoConfig
 
     from pretrain.data.tokenizer import adopt_tokenizer

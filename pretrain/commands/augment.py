@@ -116,10 +116,7 @@ def main(
         # the tokenizer needs their words too
         extra += [text for view in texts for text in view.values()]
         fast = tokenizer_of([*sentences, *extra])
-        console.print(
-            "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; a "
-            "real one cuts rare words into pieces"
-        )
+        console.print("tokenizer: made of these sentences; --tokenizer FOLDER takes a real one")
     vocabulary = Vocabulary.from_tokenizer(fast)
     table = SynonymTable.load(synonyms or None, fast, vocabulary) if needs_table else None
     encoder = TextEncoder(fast.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, LONGEST)

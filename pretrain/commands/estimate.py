@@ -380,9 +380,6 @@ def token_bytes(sizes: dict[str, Any], precision: str, recomputes: bool) -> int:
     """Return the bytes that a GPU's programs keep of a token, as they are counted on tensors without data.
 
     Of a layer: its input and the norms' in float32, products in the encoder's precision.
-
-    Args:
-        recomputes: whether layers are computed again (`train.activation_checkpointing`).
     """
     width, inner = sizes["hidden_size"], sizes["intermediate_size"]
     if sizes["type"] == "modernbert":  # has a gate

@@ -83,9 +83,7 @@ def main(
         return 0
     if text or sentences:
         flag = "--text" if text else "--sentences"
-        raise UserError(
-            f"{flag} is what --pooling sif, --whiten, --remove or --static is fitted on: give one"
-        )
+        raise UserError(f"{flag} goes with --pooling sif, --whiten, --remove or --static: give one")
     from pretrain.export.folder import export, is_export, read_policy
 
     if push is None and (public or dry_run):

@@ -56,9 +56,7 @@ def inspect(
 
     copies, settings = settings.data.cache, trains_on(settings)
     if copies and not (settings.data_folder / MANIFEST).is_file():
-        raise UserError(
-            f"a run makes the views of data.cache={copies} in {settings.data_folder}; or --data.cache 0"
-        )
+        raise UserError(f"no run has made the views of data.cache={copies} yet: start one, or --data.cache 0")
     reader = open_train(settings) if split == "train" else ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     views = view_specs(settings)
@@ -74,8 +72,7 @@ def inspect(
     )
     for entry in batch.substitutions:
         console.print(
-            f"chunk {entry['chunk']} is damaged ({entry['reason']}): chunk {entry['replacement']} in "
-            "its place"
+            "chunk {chunk} is damaged ({reason}): chunk {replacement} in its place".format_map(entry)
         )
     console.print(shape_table(batch, settings.train.micro_batch_tokens, views))
     names = names_of_labels(views, reader)

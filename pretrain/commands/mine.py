@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from finetune.flags import Model, Pooling, VectorPrecision
 from pretrain.benchmarks.distinct import unit
@@ -42,10 +42,8 @@ Pair = tuple[str, str]
 """A text, and one that means the same."""
 
 
-class MiningOptions(BaseModel):
+class MiningOptions(BaseModel, extra="forbid"):
     """Which candidates become negatives; the names and meanings are sentence-transformers' own."""
-
-    model_config = ConfigDict(extra="forbid")
 
     num_negatives: int = Field(1, ge=1, description="negatives of a pair, each in a record of its own")
     range_min: int = Field(0, ge=0, description="leave out the N nearest candidates")
@@ -166,12 +164,7 @@ def main(
 
 
 def read_pairs(sources: list[Source]) -> tuple[list[Pair], list[str]]:
-    """Read the different pairs and negatives of files or data sets, cleaned as a preparation cleans them.
-
-    Raises:
-        UserError: no such file, no pair in it, or a row that is no pair (a column or text missing, a label),
-            named by file and line.
-    """
+    """Read the different pairs and negatives of files or data sets, cleaned as a preparation cleans them."""
     pairs: dict[Pair, None] = {}
     negatives: dict[str, None] = {}
     for task in plan_tasks(sources, records=True):
@@ -237,9 +230,6 @@ def mine(
 
     Args:
         candidates: texts that negatives may be, beside the positives of the pairs.
-
-    Raises:
-        UserError: fewer candidates than are asked for, options that contradict each other, or faiss missing.
     """
     from datasets import Dataset
     from sentence_transformers.util import mine_hard_negatives
@@ -247,9 +237,7 @@ def mine(
     texts, positives = map(list, zip(*pairs, strict=True))
     corpus = list(dict.fromkeys([*positives, *candidates]))
     if len(corpus) <= options.range_min + options.num_negatives:
-        raise UserError(
-            f"{len(corpus):,} candidates are too few; add some with --corpus, or lower --range-min"
-        )
+        raise UserError(f"{len(corpus):,} candidates are too few: add --corpus, or lower --range-min")
     # A text is a positive of itself, so that the library excludes it; a cosine of 1 moves no margin, which
     # is that of a text's farthest positive.
     own = sorted(set(texts) & set(corpus))

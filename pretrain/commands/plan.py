@@ -14,22 +14,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from pretrain.commands.estimate import (
-    PARTS,
-    USABLE,
-    BatchSize,
-    Layout,
-    ModelSize,
-    PlannedTokenizer,
-    Reached,
-    checkpoint_bytes,
-    largest_micro_batch,
-    measure_model,
-    memory,
-    peak,
-    share_reached,
-    step_flops,
-)
+from pretrain.commands import estimate
+from pretrain.commands.estimate import BatchSize, Layout, ModelSize
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
@@ -49,7 +35,7 @@ GPUS = {
 """Name -> TFLOP/s of bfloat16 products without sparsity, and GB of memory, from NVIDIA's data sheets."""
 MFU = 0.3
 """Share of the peak where nobody has measured it: assumed."""
-MEASURED = {"h200": Reached(short=0.418, long=0.385, half=4000, host=0.016)}
+MEASURED = {"h200": estimate.Reached(short=0.418, long=0.385, half=4000, host=0.016)}
 """What BERT-base reached in half precision, with graphs (docs/performance.md, "On a GPU")."""
 MOST_GPUS = 65_536
 WIRE = {"fp32": 4, "bf16": 2}
@@ -88,7 +74,7 @@ def plan(
     prepared = (settings.data_folder / MANIFEST).is_file()
     if {"data", "data.folder"} & overrides.keys() and not prepared:
         raise UserError(f"{settings.data_folder} holds no prepared data: prepare it, or leave out --data")
-    tokenizer: Any = PlannedTokenizer(settings.data.prepare.vocabulary)
+    tokenizer: Any = estimate.PlannedTokenizer(settings.data.prepare.vocabulary)
     longest, from_data = None, prepared and length is None
     if prepared:
         # these import torch and transformers: seconds, so not for --help and wrong flags
@@ -103,12 +89,12 @@ def plan(
             )
     batch, mean = assumed_batch(settings, length, longest)
     precision = settings.train.precision.replace("auto", "bf16")
-    model = measure_model(settings, tokenizer, mean, precision)
+    model = estimate.measure_model(settings, tokenizer, mean, precision)
     speed, capacity = peak or GPUS[gpu][0], memory or GPUS[gpu][1]
     share, said = mfu, "assumed" if mfu is None else "--mfu"
     if share is None and peak is None and gpu in MEASURED and precision != "fp32":
         layout = layout_of(settings, gpus, settings.train.zero)
-        share = share_reached(MEASURED[gpu], model, batch, layout, mean, gpus * speed * 1e12)
+        share = estimate.share_reached(MEASURED[gpu], model, batch, layout, mean, gpus * speed * 1e12)
         said = f"as BERT-base reached on an {gpu}"
     share = share or MFU
     frozen = f" and {format_count(model.frozen)} frozen" if model.frozen else ""
@@ -179,14 +165,13 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
 def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> list[str]:
     """Return the memory per rank, one part per line, at the recipe's ZeRO stage."""
     layout = layout_of(config, ranks, config.train.zero)
-    need = memory(model, batch, layout)
+    need = estimate.memory(model, batch, layout)
     lines = ["", f"memory per rank at ZeRO {layout.zero}, GB"]
-    lines += [f"  {need[name] / 1e9:9.3f}  {what}" for name, what in PARTS.items() if need[name]]
-    lines.append(
-        f"  {peak(need) / 1e9:9.3f}  at the peak, with train.micro_batch_tokens {layout.micro_batch_tokens:,}"
-    )
+    lines += [f"  {need[name] / 1e9:9.3f}  {what}" for name, what in estimate.PARTS.items() if need[name]]
+    budget = f"with train.micro_batch_tokens {layout.micro_batch_tokens:,}"
+    lines.append(f"  {estimate.peak(need) / 1e9:9.3f}  at the peak, {budget}")
     if config.checkpoint.background and config.checkpoint.every:
-        copied = checkpoint_bytes(model) / ranks
+        copied = estimate.checkpoint_bytes(model) / ranks
         lines.append(f"  {copied / 1e9:9.3f}  in the machine's own memory (checkpoint.background)")
     return lines
 
@@ -202,9 +187,9 @@ def stage_table(
     steps = config.batch_sizes.full_steps(config.train.steps)
     for zero in range(4) if config.train.optimizer == "adamw" else (0,):
         layout = layout_of(config, ranks, zero)
-        need, available = peak(memory(model, batch, layout)), USABLE * capacity
-        largest = largest_micro_batch(model, batch, layout, available)
-        seconds = step_flops(model, batch, layout) / flops_per_second
+        need, available = estimate.peak(estimate.memory(model, batch, layout)), estimate.USABLE * capacity
+        largest = estimate.largest_micro_batch(model, batch, layout, available)
+        seconds = estimate.step_flops(model, batch, layout) / flops_per_second
         hours = seconds * steps / 3600
         table.add_row(
             str(zero),

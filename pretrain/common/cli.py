@@ -29,14 +29,8 @@ from pydantic.fields import FieldInfo
 
 from augment.core.errors import AugmentationError, shown
 from augment.core.own_code import allow
+from pretrain.common import error_output
 from pretrain.common.credentials import require_no_credentials
-from pretrain.common.error_output import (
-    exit_process,
-    is_printed,
-    lost_rank_message,
-    print_at_end,
-    print_error,
-)
 from pretrain.common.errors import UserError
 from pretrain.common.files import is_of_disk, require_writable, require_writable_file
 from pretrain.common.program import program
@@ -156,12 +150,7 @@ class Command:
         return " ".join([self.name, *words, *needed, "[--flag value ...]"])
 
     def read(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """Return the words beyond the named ones, and the text of every flag; allow the code that they name.
-
-        Raises:
-            UserError: a flag that there is not, with the nearest; a flag without its value; a stray word; one
-                that is missing.
-        """
+        """Return the words beyond the named ones, and the text of every flag; allow the code they name."""
         texts: dict[str, str] = {}
         bare: list[str] = []
         position = 0
@@ -222,11 +211,7 @@ class Command:
         raise UserError(f"unknown flag --{name.replace('_', '-')}{hint or '.'} {self._how}")
 
     def __call__(self, *words: str, **texts: str) -> Any:
-        """Read every flag by its type and call the function.
-
-        Raises:
-            UserError: values that are not of their type; one message names them all.
-        """
+        """Read every flag by its type and call the function."""
         of_file = OutFile in (kind := self.kinds.get("out"), *typing.get_args(kind))
         (require_writable_file if of_file else require_writable)(texts.get("out", ""))
         wrong: list[str] = []
@@ -324,22 +309,22 @@ def run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except (UserError, AugmentationError) as error:
-        print_at_end(error)
+        error_output.print_at_end(error)
         code = error.exit_status if isinstance(error, UserError) else 2
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         code = 130
     except Exception as error:
         code = 1
-        if message := lost_rank_message(error):
-            print_error(UserError(message))
-        elif not is_printed(error) and is_of_disk(error):
+        if message := error_output.lost_rank_message(error):
+            error_output.print_error(UserError(message))
+        elif not error_output.is_printed(error) and is_of_disk(error):
             kept = "what was finished before is kept: give the same command again once the disk takes files"
-            print_error(UserError(f"{error.filename}: {error.strerror}; {kept}"))
+            error_output.print_error(UserError(f"{error.filename}: {error.strerror}; {kept}"))
             code = 2
-        elif not is_printed(error):
+        elif not error_output.is_printed(error):
             raise
-    exit_process(code if isinstance(code, int) else 0)
+    error_output.exit_process(code if isinstance(code, int) else 0)
 
 
 def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> Any:

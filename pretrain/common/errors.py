@@ -11,7 +11,8 @@ UNPACKERS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 class UserError(Exception):
     """Bad input, found early: the message says what was wrong, where, and what to do about it.
 
-    Entry points print the message alone, without a traceback, and exit with `exit_status`.
+    Entry points print the message alone, without a traceback, and exit with `exit_status`. Any function that
+    reads what users give may raise it: docstrings name it where a caller must know.
     """
 
     exit_status = 2

@@ -446,11 +446,7 @@ def _fault_of_writing(folder: Path) -> str:
 
 
 def require_writable_file(place: str | Path, name: str = "--out") -> None:
-    """Refuse a file that cannot be written or replaced; else as `require_writable`, of its folder.
-
-    Raises:
-        UserError: it is a folder, or its folder is none or is not writable.
-    """
+    """Refuse a file that cannot be written or replaced; else as `require_writable`, of its folder."""
     if not place:
         return
     if os.path.isdir(place):

@@ -44,7 +44,6 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "", says_itself: bo
     removed meanwhile (`guard`).
 
     Args:
-        folder: an existing folder.
         wait: how many seconds to wait for a live holder.
         part: a file or folder in it; hold that alone.
         says_itself: whether the holder looks by itself, soon, for a folder that is renamed or removed.
@@ -77,11 +76,7 @@ def lease_of(path: Path, **more: Any) -> SoftFileLease:
 
 
 def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
-    """Take the lock.
-
-    Raises:
-        FolderTakenError: its holder lives, or nothing shows within the lease that it is gone.
-    """
+    """Take the lock; raise FolderTakenError where its holder lives, or nothing shows that it is gone."""
     watch, deadline, printed = _Watch(lock), time.monotonic() + wait, False
 
     def give_up() -> bool:
@@ -112,12 +107,8 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
                 if watch.lives and time.monotonic() >= deadline:
                     raise _taken(lock, place) from None
             if not (printed or watch.lives):
-                print(
-                    f"{place} is held by {holder(lock)}; waiting up to {LEASE + wait:.0f} s to see whether "
-                    "that process is still alive",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                said = f"waiting up to {LEASE + wait:.0f} s to see whether it is alive"
+                print(f"{place} is held by {holder(lock)}; {said}", file=sys.stderr, flush=True)
                 printed = True
         else:
             raise _taken(lock, place)

@@ -17,14 +17,8 @@ class Fault(NamedTuple):
 
 
 PEER, SLOW, DEVICE, STORAGE = "lost peer", "time-out", "device", "storage"
-FAULTS = (
-    Fault(PEER, "the connection to another rank was lost"),
-    Fault(SLOW, "a collective operation did not end in time"),
-    Fault(DEVICE, "a GPU failed"),
-    Fault(STORAGE, "the storage failed"),
-)
-TEXTS = {
-    PEER: (
+FAULTS = {
+    Fault(PEER, "the connection to another rank was lost"): (
         "Connection closed by peer",  # gloo: transport/tcp/pair.cc, buffer.cc
         "Connection reset by peer",
         "Broken pipe",
@@ -38,7 +32,7 @@ TEXTS = {
         "No route to host",
         "Network is unreachable",
     ),
-    SLOW: (
+    Fault(SLOW, "a collective operation did not end in time"): (
         "Timed out waiting",  # gloo: "Timed out waiting 1800000ms for recv operation to complete"
         "Watchdog caught collective operation timeout",  # NCCL's watchdog in torch
         "Some NCCL operations have failed or timed out",
@@ -46,7 +40,7 @@ TEXTS = {
         "Socket Timeout",
         "Connection timed out",
     ),
-    DEVICE: (
+    Fault(DEVICE, "a GPU failed"): (
         "uncorrectable ECC error",  # cudaErrorECCUncorrectable, Xid 48, 63, 64, 94, 95
         "uncorrectable NVLink error",  # cudaErrorNvlinkUncorrectable, Xid 74
         "unspecified launch failure",  # cudaErrorLaunchFailure, Xid 79: it fell off the bus
@@ -58,9 +52,13 @@ TEXTS = {
         "system not yet initialized",  # cudaErrorSystemNotReady: the fabric manager is not up
         "or a hardware error",  # cudaErrorContained
     ),
-    STORAGE: ("Stale file handle", "Input/output error", "Transport endpoint is not connected"),
+    Fault(STORAGE, "the storage failed"): (
+        "Stale file handle",
+        "Input/output error",
+        "Transport endpoint is not connected",
+    ),
 }
-"""Kind -> parts of the texts of errors that show it."""
+"""Fault -> parts of the texts of errors that show it."""
 
 NEVER = (
     "out of memory",  # the same step needs the same memory
@@ -93,9 +91,9 @@ def fault_of(error: BaseException) -> Fault | None:
         return None
     for one in chain:
         if isinstance(one, OSError) and one.errno in ERRNOS:
-            return FAULTS[-1]
-        for fault in FAULTS:
-            if any(text in str(one) for text in TEXTS[fault.kind]):
+            return next(fault for fault in FAULTS if fault.kind == STORAGE)
+        for fault, texts in FAULTS.items():
+            if any(text in str(one) for text in texts):
                 return fault
     return None
 

@@ -56,12 +56,9 @@ def _connect() -> dist.ProcessGroup:
 
 
 def on_rank_zero(action: Callable[[], T]) -> T:
-    """Run `action` on rank 0 while the others wait, and return its result on every rank. Collective.
+    """Run `action` on rank 0 while others wait; return its (picklable) result on every rank. Collective.
 
     The others wait for as long as preparing data and its models takes.
-
-    Args:
-        action: its result must be picklable.
 
     Raises:
         Exception: on rank 0 what `action` raised. On the others a UserError of the same text, and of the same

@@ -42,12 +42,9 @@ def join(backend: str, patience: float, seconds: float) -> None:
         except (dist.DistError, OSError) as error:
             reason = str(error).splitlines()[0]
             if "EADDRINUSE" in reason or "already in use" in reason:
-                raise UserError(
-                    f"{me}: {where} is in use; choose another port: deepspeed --master_port 29501"
-                ) from None
-            raise UserError(
-                f"{me}: rank 0 does not answer at {where} within {patience:g} s ({reason}). {longer}"
-            ) from None
+                raise UserError(f"{me}: {where} is in use; choose: deepspeed --master_port 29501") from None
+            what = f"rank 0 does not answer at {where} within {patience:g} s ({reason})"
+            raise UserError(f"{me}: {what}. {longer}") from None
         if missing := _wait_for_all(store, rank, world, end):
             names = ", ".join(map(str, missing[:16])) + (" ..." if len(missing) > 16 else "")
             raise UserError(
@@ -60,9 +57,8 @@ def join(backend: str, patience: float, seconds: float) -> None:
                 backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=patience)
             )
         except (RuntimeError, dist.DistError) as error:
-            raise UserError(
-                f"{me}: a rank was lost while they connected at {where} ({str(error).splitlines()[0]})"
-            ) from None
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{me}: a rank was lost while they connected at {where} ({reason})") from None
     _set_pg_timeout(timedelta(seconds=seconds), dist.group.WORLD)
 
 

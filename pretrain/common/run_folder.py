@@ -71,11 +71,7 @@ def export_of(source: str) -> str:
 def describe_export(policy: dict[str, Any] | None) -> str:
     """Return which weights of a run an export holds, as "step 500 of 1,000, best by stsb-dev 71.2".
 
-    Args:
-        policy: what the export's clear.json says (`pretrain.export.folder.read_policy`).
-
-    Returns:
-        "" if that names no run.
+    policy: what its clear.json says (`pretrain.export.folder.read_policy`); "" if that names no run.
     """
     if policy is None:
         return ""
@@ -140,9 +136,8 @@ def moved(path: Path | None = None) -> FolderMoved | None:
             kept = error.errno not in (errno.ENOENT, errno.ENOTDIR)
         if not kept:
             return FolderMoved(
-                f"{folder} was renamed or removed while this command wrote into it. It has stopped, and "
-                "writes nothing more under that name. To go on where the folder is now, name that; of a run "
-                "with --run NEW_NAME --resume auto"
+                f"{folder} was renamed or removed while this command wrote into it, so it has stopped. To "
+                "go on, name the folder where it is now; of a run with --run NEW_NAME --resume auto"
             )
     return None
 

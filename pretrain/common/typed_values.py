@@ -6,6 +6,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -53,10 +54,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Return the value of a YAML text. `where`: what the error calls it.
-
-    Raises: UserError if it is not YAML, is refused by `_Loader`, or is nested too deeply.
-    """
+    """Return the value of a YAML text. `where`: what the error calls it."""
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
@@ -124,12 +122,9 @@ def _members(kind: Any) -> list[Any]:
 def _any_value(text: str, flag: str) -> Any:
     """A YAML value; YAML 1.1 would read 5e8 as a string."""
     value = parse_yaml(text, f"{flag} {text}")
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return value
-        return int(number) if number.is_integer() else number
+    with suppress(ValueError, TypeError):
+        if isinstance(value, str):
+            return int(number) if (number := float(value)).is_integer() else number
     return value
 
 

@@ -10,9 +10,19 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
-from pretrain.config.named_data import NAMED_DATA
 from pretrain.config.terms import Section, refuse
 
+NAMED_DATA: dict[str, dict[str, Any]] = {
+    "simcse-wiki1m": {
+        "source": "hub:princeton-nlp/datasets-for-simcse/wiki1m_for_simcse.txt",
+        "layout": "lines",
+    },
+    "nli-for-simcse": {"source": "hub:princeton-nlp/datasets-for-simcse/nli_for_simcse.csv"},
+    "wikipedia": {"source": "hub:wikimedia/wikipedia", "subset": "20231101.en"},
+    "fineweb-edu": {"source": "hub:HuggingFaceFW/fineweb-edu", "subset": "sample-10BT"},
+    "bookcorpus": {"source": "hub:SamuelYang/bookcorpus", "layout": "passages"},
+}
+"""Word -> the keys of the source that it stands for; docs/data.md has sizes and licences."""
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
 

@@ -7,24 +7,8 @@ from pydantic import Field, field_validator, model_validator
 
 from augment.core.errors import nearest_name, shown
 from augment.core.own_code import OWN, require_allowed
-from pretrain.config.terms import (
-    AugcseConfig,
-    ContrastiveConfig,
-    DeclutrConfig,
-    DiffcseConfig,
-    DistillConfig,
-    EsimcseConfig,
-    FalseNegativesConfig,
-    MaskedLanguageConfig,
-    RetainConfig,
-    ScoredConfig,
-    SdaConfig,
-    Section,
-    SimcseConfig,
-    VadvcseConfig,
-    VasclConfig,
-    refuse,
-)
+from pretrain.config import terms
+from pretrain.config.terms import Section, refuse
 
 OBJECTIVES = (
     *("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr"),
@@ -45,7 +29,7 @@ class ObjectiveConfig(Section):
     mask_duplicates: bool = True
     """equal texts in a global batch are no negatives of each other, nor are those of records that share an
     anchor or a positive, directly or by others"""
-    false_negatives: FalseNegativesConfig = Field(default_factory=FalseNegativesConfig)
+    false_negatives: terms.FalseNegativesConfig = Field(default_factory=terms.FalseNegativesConfig)
     matryoshka: tuple[int, ...] = ()
     """widths, such as 256,128,64: every contrastive loss is summed over vectors cut to each, so that the
     first coordinates of a vector are a vector; empty: the whole width alone"""
@@ -54,19 +38,19 @@ class ObjectiveConfig(Section):
     view_dropout: bool = True
     """whether the encoder's dropout is on where views are embedded; masked language modelling keeps it. At
     depth it drowns what [CLS] says of a sequence"""
-    mlm: MaskedLanguageConfig = Field(default_factory=MaskedLanguageConfig)
-    contrastive: ContrastiveConfig = Field(default_factory=ContrastiveConfig)
-    simcse: SimcseConfig = Field(default_factory=SimcseConfig)
-    vascl: VasclConfig = Field(default_factory=VasclConfig)
-    augcse: AugcseConfig = Field(default_factory=AugcseConfig)
-    vadvcse: VadvcseConfig = Field(default_factory=VadvcseConfig)
-    sda: SdaConfig = Field(default_factory=SdaConfig)
-    diffcse: DiffcseConfig = Field(default_factory=DiffcseConfig)
-    esimcse: EsimcseConfig = Field(default_factory=EsimcseConfig)
-    declutr: DeclutrConfig = Field(default_factory=DeclutrConfig)
-    retain: RetainConfig = Field(default_factory=RetainConfig)
-    distill: DistillConfig = Field(default_factory=DistillConfig)
-    scored: ScoredConfig = Field(default_factory=ScoredConfig)
+    mlm: terms.MaskedLanguageConfig = Field(default_factory=terms.MaskedLanguageConfig)
+    contrastive: terms.ContrastiveConfig = Field(default_factory=terms.ContrastiveConfig)
+    simcse: terms.SimcseConfig = Field(default_factory=terms.SimcseConfig)
+    vascl: terms.VasclConfig = Field(default_factory=terms.VasclConfig)
+    augcse: terms.AugcseConfig = Field(default_factory=terms.AugcseConfig)
+    vadvcse: terms.VadvcseConfig = Field(default_factory=terms.VadvcseConfig)
+    sda: terms.SdaConfig = Field(default_factory=terms.SdaConfig)
+    diffcse: terms.DiffcseConfig = Field(default_factory=terms.DiffcseConfig)
+    esimcse: terms.EsimcseConfig = Field(default_factory=terms.EsimcseConfig)
+    declutr: terms.DeclutrConfig = Field(default_factory=terms.DeclutrConfig)
+    retain: terms.RetainConfig = Field(default_factory=terms.RetainConfig)
+    distill: terms.DistillConfig = Field(default_factory=terms.DistillConfig)
+    scored: terms.ScoredConfig = Field(default_factory=terms.ScoredConfig)
     options: dict[str, Any] = Field(default_factory=dict)
     """settings of an objective of your own"""
 
@@ -94,9 +78,7 @@ class ObjectiveConfig(Section):
         silent = self.parts == ("mlm",) and not self.masked_copies
         refuse(silent, "objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
         off = alone and not any(any(term.loss_weights) for term in terms)
-        refuse(
-            off, "every loss is switched off: set objective.mlm.weight, or the weight of another objective"
-        )
+        refuse(off, "every loss is switched off: set objective.mlm.weight, or another objective's weight")
         late = alone and all(term.start_step for term in terms)
         refuse(late, "without the masked-language loss nothing is learned before start_step: set one of them")
         both = f"objective.mlm.mask={mlm.mask} and objective.mlm.random={mlm.random}"
@@ -105,9 +87,7 @@ class ObjectiveConfig(Section):
         guided = self.false_negatives.guide != "none" and not set(self.parts) - {"mlm", *WITHOUT_NEGATIVES}
         refuse(guided, f"objective.false_negatives: {self.name} has no negatives; leave the guide out")
         apart = "simcse" in self.parts and self.simcse.several and not self.mask_duplicates
-        refuse(
-            apart, "objective.mask_duplicates=false would make a record's positives negatives of each other"
-        )
+        refuse(apart, "objective.mask_duplicates=false would contrast a record's positives: set it to true")
         same = any(width < 1 for width in widths) or len(set(widths)) < len(widths)
         refuse(same, f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
         wrong = weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights))

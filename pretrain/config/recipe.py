@@ -110,9 +110,6 @@ def find_recipe(path: Path) -> Path:
 
     An installation has no folder `configs`: there configs/simcse_bert.yaml is ours, and so is simcse_bert.
     Of a recipe and a sweep of one name the recipe is meant.
-
-    Raises:
-        UserError: a bare word that is nearly the name of one of ours, which is named.
     """
     if path.is_file() or path.is_absolute():
         return path
@@ -161,9 +158,8 @@ def unknown_key(key: str) -> str:
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     if type_at(Config, dotted) is None:
-        raise UserError(
-            f"unknown flag --{shortened(dotted)}" + nearest(dotted, [name for name, *_ in flags()], "--")
-        )
+        hint = nearest(dotted, [name for name, *_ in flags()], "--")
+        raise UserError(f"unknown flag --{shortened(dotted)}{hint}")
     parts = dotted.split(".")
     node = tree
     for depth, part in enumerate(parts[:-1]):

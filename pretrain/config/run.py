@@ -118,14 +118,9 @@ class AugmentConfig(Section):
 
         role: anchor, positive (also positive2 ...), negative, augmented, or one of an objective of your
         own, which takes `spec`.
-
-        Raises:
-            UserError: the role needs a specification of its own, and has none.
         """
         if role == "augmented" and self.augmented is None:
-            raise UserError(
-                "augment.augmented is missing: set it to alternatives, as 'del-word|reorder|subs', or to none"
-            )
+            raise UserError("augment.augmented is missing: give alternatives, as 'del-word|reorder', or none")
         own = {
             "anchor": self.anchor,
             "positive": self.positive,
@@ -293,14 +288,10 @@ class TrainConfig(Section):
         too_long = warmup >= steps > 2 and self.schedule != "constant"
         refuse(too_long, f"train.warmup_steps={warmup} leaves nothing of train.steps={steps}; lower it")
         wsd, decay = self.schedule == "wsd", steps - self.decay_begins
-        refuse(
-            self.decay_steps and not wsd,
-            f"train.decay_steps={self.decay_steps} changes nothing without train.schedule wsd",
-        )
-        refuse(
-            wsd and warmup + decay > steps > 2,
-            f"train.warmup_steps={warmup} and train.decay_steps {decay} are more than train.steps={steps}",
-        )
+        unused = self.decay_steps and not wsd
+        refuse(unused, f"train.decay_steps={self.decay_steps} changes nothing without train.schedule wsd")
+        parts = f"train.warmup_steps={warmup} and train.decay_steps {decay}"
+        refuse(wsd and warmup + decay > steps > 2, f"{parts} are more than train.steps={steps}")
         jumps_last = self.faults.jumps and self.faults.jumps[-1][1] >= steps
         refuse(jumps_last, f"train.faults.jump leaves out the last step (train.steps={steps}): end before it")
         return self
@@ -447,16 +438,12 @@ class Config(Section):
         train, lanes, start = self.train, self.data.lanes, self.batch_sizes.start
         batch = train.global_batch
         refuse(batch % lanes, f"train.global_batch={batch} is not a multiple of data.lanes={lanes}")
-        refuse(
-            train.patience and not self.evaluate.every,
-            f"train.patience={train.patience} counts evaluations: set evaluate.every",
-        )
+        unevaluated = train.patience and not self.evaluate.every
+        refuse(unevaluated, f"train.patience={train.patience} counts evaluations: set evaluate.every")
         grows = train.batch_warmup_steps and self.data.sets
         refuse(grows, "train.batch_warmup_steps: with data.sets all batches have one size")
-        refuse(
-            start % lanes or start > batch,
-            f"train.batch_start={start} must be a multiple of data.lanes={lanes}, and at most {batch}",
-        )
+        wanted = f"a multiple of data.lanes={lanes}, and at most {batch}"
+        refuse(start % lanes or start > batch, f"train.batch_start={start} must be {wanted}")
         if "retain" in self.objective.parts:
             retain = self.objective.retain
             retain.model = retain.model or self.model.init
@@ -464,10 +451,8 @@ class Config(Section):
         two = len(set(self.objective.frozen.values())) > 1
         refuse(two, f"{named}, and one frozen encoder is all there can be")
         idle = self.model.pooling == "cls" or not any(self.data.prompts.values())
-        refuse(
-            idle and not self.data.prompts_pooled,
-            "data.prompts_pooled=false changes nothing under model.pooling=cls, or without data.prompts",
-        )
+        idle = idle and not self.data.prompts_pooled
+        refuse(idle, "data.prompts_pooled=false changes nothing without data.prompts, or under pooling=cls")
         return self
 
     @property

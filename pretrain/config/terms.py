@@ -179,9 +179,7 @@ class SimcseConfig(ContrastiveTerm):
             one_way = f"objective.simcse.{key} needs objective.simcse.form=one-direction, not {form}"
             refuse(wanted and form != "one-direction", one_way)
         alone = not self.in_batch and not self.hard_negatives
-        refuse(
-            alone, "objective.simcse.in_batch=false leaves no negatives: set objective.simcse.hard_negatives"
-        )
+        refuse(alone, "objective.simcse.in_batch=false leaves no negatives: set hard_negatives beside it")
         return self
 
 

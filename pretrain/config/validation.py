@@ -18,9 +18,6 @@ def read_yaml(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return the mapping in a YAML file, over that of the file beside it which its key `extends` names.
 
     extended_by: the files that have led to this one.
-
-    Raises: UserError if the file is missing (naming the nearest beside it), is not YAML, holds something
-    else, or extends a file that is missing or extends it.
     """
     if not path.is_file():
         siblings = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []

@@ -12,10 +12,7 @@ from pretrain.data.annotation import MOST_CHARACTERS, pack
 
 
 def describe_parser(model: str) -> dict[str, str]:
-    """Describe a parser for the manifest: name, version, language ("auto" is `find_parser`'s).
-
-    Raises: UserError when it is not there, or has no tagger or no dependency parser.
-    """
+    """Describe a parser for the manifest: name, version, language ("auto" is `find_parser`'s)."""
     try:
         model = find_parser() if model == "auto" else model
         parser = load_parser(model)

@@ -68,9 +68,7 @@ class ChunkCache:
         sequences = content.stored
         top = int(sequences.ids.max(initial=0))
         if top >= self.vocabulary_size:
-            raise UserError(
-                f"chunk {chunk} of {self.reader.folder} holds token {top}: use the tokenizer in that folder"
-            )
+            raise UserError(f"{self.reader.folder} holds token {top}: use the tokenizer in that folder")
         slot = self._take_slot(needed)
         first = slot * self._tokens
         self._ids[first : first + sequences.num_tokens] = sequences.ids

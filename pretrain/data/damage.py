@@ -70,9 +70,8 @@ def describe_substitution(row: dict[str, Any]) -> str:
     """Return the warning for a new substitution."""
     return (
         f"chunk {row['chunk']} is damaged ({row['reason']}): lane {row['lane']} reads chunk "
-        f"{row['replacement']} in its place from step {row['step'] + 1} on; earlier steps may have read "
-        "the chunk itself. The checkpoints record it, and it stays replaced in this run, also when it is "
-        "repaired"
+        f"{row['replacement']} in its place from step {row['step'] + 1} on (earlier steps may have read the "
+        "chunk itself), to the end of this run, also when it is repaired: checkpoints record it"
     )
 
 

@@ -51,9 +51,6 @@ def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
         index: int64[n], 0 <= index < size.
         size: int64[n], at least 1.
         key: uint64[n], equal for elements of the same permutation.
-
-    Returns:
-        int64[n], each below its size.
     """
     if index.size == 0:
         return index.astype(np.int64)
@@ -104,9 +101,6 @@ def require_lanes(lanes: int, world_size: int, equal: bool = False) -> None:
     """Check that each rank has a lane.
 
     equal: each must have equally many, for losses of what one rank reads (`scope: local`).
-
-    Raises:
-        UserError: the ranks are too many.
     """
     if equal and lanes % world_size:
         raise UserError(f"data.lanes={lanes} is no multiple of {world_size} ranks, which scope: local needs")
@@ -123,9 +117,6 @@ class Lanes:
         global_batch: B, sequences a step over all ranks.
         lanes: L, fixed in the configuration; every world size up to it sees the same global batches.
         start_batch, growth_steps: of a batch that grows to B (`BatchSizes`); None, 0: it is always B.
-
-    Raises:
-        UserError: the corpus holds fewer than B sequences.
     """
 
     def __init__(
@@ -142,9 +133,7 @@ class Lanes:
         self.num_sequences = int(self.chunk_sizes.sum())
         assert not self.global_batch % self.lanes  # `Config` refuses other numbers
         if self.num_sequences < self.global_batch:
-            raise UserError(
-                f"lower train.global_batch = {global_batch:,}: there are {self.num_sequences:,} sequences"
-            )
+            raise UserError(f"lower train.global_batch: there are only {self.num_sequences:,} sequences")
         self.per_lane = self.global_batch // self.lanes
         self.steps_per_epoch = self.num_sequences // self.global_batch
         self.sizes = BatchSizes(global_batch, lanes, start_batch or global_batch, growth_steps)
@@ -375,7 +364,7 @@ class MixedLanes(Lanes):
         for number, sizes in enumerate(sets, 1):
             if sizes.sum() < global_batch:
                 raise UserError(
-                    f"lower train.global_batch: set {number} of data.sets has {int(sizes.sum()):,} sequences"
+                    f"lower train.global_batch: set {number} of data.sets has {sizes.sum():,} sequences"
                 )
         self.sets = [Lanes(sizes, seed, global_batch, lanes) for sizes in sets]
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)

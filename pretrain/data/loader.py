@@ -111,9 +111,7 @@ def require_negatives(reader: ShardReader, views: Sequence[ViewSpec]) -> None:
             and NEGATIVE not in reader.columns
             and parse(view.augmentation).is_identity
         ):
-            raise UserError(
-                f"{reader.folder} has no column 'negative', and augment.negative is none: set it to one"
-            )
+            raise UserError(f"{reader.folder} has no column 'negative': set augment.negative")
 
 
 class Loader:

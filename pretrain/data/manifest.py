@@ -58,9 +58,8 @@ class _Shard(_Part):
     def _chunks_lie_in_the_file(self) -> "_Shard":
         for number, (offset, size, *_) in enumerate(self.chunks):
             if offset + size > self.bytes:
-                raise ValueError(
-                    f"{shortened(self.file)}: chunk {number} ends at byte {offset + size:,} of {self.bytes:,}"
-                )
+                end = f"{offset + size:,} of {self.bytes:,}"
+                raise ValueError(f"{shortened(self.file)}: chunk {number} ends at byte {end}")
         return self
 
 
@@ -131,9 +130,7 @@ def read_manifest(folder: str | Path) -> dict:
     if not path.is_file():
         unfinished = (Path(folder) / ".work").is_dir()
         why = "its preparation did not finish; run it again" if unfinished else "it has no manifest.json"
-        raise UserError(
-            f"{folder} is not a prepared data folder: {why}. Prepare one: clearly prepare --out {folder}"
-        )
+        raise UserError(f"{folder} is not prepared data: {why}. Prepare it: clearly prepare --out {folder}")
     try:
         manifest = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -168,9 +165,8 @@ def outdated(folder: str | Path, manifest: dict) -> str | None:
             "prepare the data that it was made of anew, and make it of that in another folder (clearly cache)"
         )
     return (
-        f"{folder} was prepared by an earlier version ({found}, this is {PREPARATION}), which cleaned, "
-        "split or packed text "
-        f"in other ways; it is used as it is. For a new run, {anew}; runs that began on it need it as it is"
+        f"{folder} was prepared by an earlier version ({found}, this is {PREPARATION}), in other ways; it is "
+        f"used as it is, and runs that began on it need it so. For a new run, {anew}"
     )
 
 
@@ -188,10 +184,7 @@ def _faults(error: ValidationError) -> str:
 
 
 def require_files(folder: str | Path, manifest: dict) -> None:
-    """Compare the size of every shard with the manifest: one look at each file, before anything is computed.
-
-    Raises: UserError that names the folder and the first few shards that are missing or of another size.
-    """
+    """Compare the size of every shard with the manifest: one look at each file, before any work."""
     wrong = list(_wrong_files(Path(folder), manifest))
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""

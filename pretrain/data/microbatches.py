@@ -64,17 +64,12 @@ def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
 
     lengths: int64[R]. The count is what `cut` needs, with its balanced cuts in order of length; 0 for no
     sequences.
-
-    Raises:
-        UserError: one sequence alone is longer than the budget.
     """
     if not len(lengths):
         return 0
     longest = int(lengths.max())
     if longest > budget:
-        raise UserError(
-            f"a sequence of {longest} tokens needs train.micro_batch_tokens={longest}, not {budget}"
-        )
+        raise UserError(f"a sequence has {longest} tokens, train.micro_batch_tokens is {budget}: raise it")
     ordered = np.sort(lengths)
     count = -(-int(lengths.sum()) // budget)
     while max(int(ordered[part].sum()) for part in _balanced(ordered, count)) > budget:

@@ -38,11 +38,7 @@ class Unreachable(UserError):
 
 
 def copy_prepared(url: str, folder: Path) -> None:
-    """Copy the prepared data at a URL, or what a folder does not have of it yet; the manifest comes last.
-
-    Raises:
-        UserError: the data cannot be read, or is not prepared data; or the folder holds other data.
-    """
+    """Copy the prepared data at a URL, or what a folder does not have of it yet; the manifest comes last."""
     url = url.rstrip("/")
     content = _read(f"{url}/{MANIFEST}")
     own = folder / MANIFEST
@@ -122,9 +118,8 @@ def _read_once(place: str, most: int) -> bytes:
 
         with requests.get(place, timeout=TIMEOUTS, stream=True) as answer:
             if answer.status_code in _FINAL:
-                raise Unreachable(
-                    f"data.remote: {place}: the server answers {answer.status_code} {answer.reason}"
-                )
+                said = f"{answer.status_code} {answer.reason}"
+                raise Unreachable(f"data.remote: {place}: the server answers {said}")
             answer.raise_for_status()
             content = bytearray()
             for piece in answer.iter_content(_PIECE):

@@ -13,17 +13,8 @@ from typing import Any
 import numpy as np
 
 from augment.core.ragged import Ragged
+from pretrain.common import files
 from pretrain.common.errors import UserError
-from pretrain.common.files import (
-    abandon,
-    discard,
-    make_folder,
-    open_partial,
-    rename_durably,
-    replace_durably,
-    sync,
-    to_json,
-)
 from pretrain.data.manifest import MANIFEST
 from pretrain.data.shards import LABELS, SCORES, TOKEN_MEMBERS
 
@@ -42,7 +33,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         UserError: the disk is full.
     """
     with naming_full_disk(path):
-        replace_durably(path, data)
+        files.replace_durably(path, data)
 
 
 @contextlib.contextmanager
@@ -75,9 +66,9 @@ class ShardWriter:
         self._suffix, self._code = TOKEN_MEMBERS[dtype]
         self._rows: list[list[int]] = []
         with naming_full_disk(self.path):
-            make_folder(temporary or self.path.parent)
-            make_folder(self.path.parent)
-            self._partial, self._stream = open_partial(self.path, temporary)
+            files.make_folder(temporary or self.path.parent)
+            files.make_folder(self.path.parent)
+            self._partial, self._stream = files.open_partial(self.path, temporary)
         # Fixed time, owner and mode, no encoder: the same arrays give the same bytes.
         self._tar = webdataset.TarWriter(
             self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444
@@ -126,9 +117,9 @@ class ShardWriter:
             if kind is None:
                 with naming_full_disk(self.path):
                     self._tar.close()
-                    sync(self._stream)
+                    files.sync(self._stream)
                     self.record = self._describe()
-                    rename_durably(self._partial, self.path)
+                    files.rename_durably(self._partial, self.path)
         except (OSError, UserError):
             self._discard()
             raise
@@ -138,8 +129,8 @@ class ShardWriter:
 
     def _discard(self) -> None:
         self._tar.tarstream.fileobj.closed = True  # or tarfile flushes into the closed file when collected
-        discard(self._partial)
-        abandon(self._stream)
+        files.discard(self._partial)
+        files.abandon(self._stream)
 
     def _describe(self) -> dict:
         """Manifest entry; one pass over the file, still in the page cache."""
@@ -184,5 +175,5 @@ def chunk_bounds(lengths: np.ndarray, chunk_tokens: int) -> np.ndarray:
 
 def write_manifest(folder: Path, manifest: dict) -> None:
     """Write DATA/manifest.json atomically: a folder that has one is complete."""
-    make_folder(folder)
-    write_atomically(folder / MANIFEST, to_json(manifest))
+    files.make_folder(folder)
+    write_atomically(folder / MANIFEST, files.to_json(manifest))

@@ -48,8 +48,7 @@ class DamagedShard(UserError):
         self.file, self.chunk, self.reason = str(file), int(chunk), reason
         super().__init__(
             f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the "
-            "data again "
-            "(clearly prepare); or train without the chunk: --data.damaged skip."
+            "data again (clearly prepare); or train without the chunk: --data.damaged skip."
         )
 
     # the default would call __init__ with the message alone when a worker sends it home
@@ -104,8 +103,6 @@ class ShardReader:
     num_sequences count; labels: int, how many different labels the records may have, 0 without labels;
     scored: whether they have scores instead;
     content_hash: str, sha256 over the split's shards.
-
-    Raises: UserError when the folder or the split is not there.
     """
 
     def __init__(self, folder: str | Path, split: str = "train", verify: bool = True):
@@ -199,17 +196,14 @@ class ShardReader:
         for name, array in zip(_STARTS, starts):
             if (np.diff(array) < 0).any() or array.max(initial=0) > len(tokens):
                 return f"its {name} do not rise from 0 to {len(tokens)}"
-        if labels is not None and self.scored:
-            return (
-                None
-                if len(labels) == count and np.isfinite(labels).all()
-                else f"it does not have {count} scores"
-            )
-        if labels is not None and (
-            len(labels) != count or (labels < 0).any() or labels.max(initial=0) >= self.labels
-        ):
-            return f"it does not have {count} labels from 0 to {self.labels - 1}"
-        return None
+        if labels is None:
+            return None
+        if self.scored:
+            good, what = np.isfinite(labels).all(), "scores"
+        else:
+            good = (labels >= 0).all() and labels.max(initial=0) < self.labels
+            what = f"labels from 0 to {self.labels - 1}"
+        return None if good and len(labels) == count else f"it does not have {count} {what}"
 
     def _fragment(self, chunk: int) -> bytes:
         number, size = int(self._shard[chunk]), int(self._bytes[chunk])
@@ -248,24 +242,16 @@ class MixedShardReader(ShardReader):
     Columns are all that any set has: a record lacks those that its own set has not, as records may. What a
     reader says of its data besides (folder, manifest, unit, tokenizer) is the first set's. Text and parse are
     there if all sets have the same columns, parsed alike.
-
-    Raises:
-        UserError: the sets have other tokenizers, or labels or scores that only some have.
     """
 
     def __init__(self, parts: Sequence[ShardReader], weights: Sequence[float]) -> None:
         first, *others = self._parts = list(parts)
         for other in others:
             if other.tokenizer_hash != first.tokenizer_hash:
-                raise UserError(
-                    f"{other.folder}: prepare it with --tokenizer {first.tokenizer_path}, as {first.folder}"
-                )
+                raise UserError(f"{other.folder}: prepare it with --tokenizer {first.tokenizer_path}")
             if (other.labels, other.scored) != (first.labels, first.scored):
-                raise UserError(
-                    f"labels differ: {other.folder} {other.labels}, {first.folder} {first.labels} (data.sets)"
-                    if other.scored == first.scored
-                    else f"{other.folder} or {first.folder} has scores, the other none: give all, or none"
-                )
+                both = f"{first.folder} and {other.folder}"
+                raise UserError(f"data.sets: {both} must have labels or scores alike: give all, or none")
         self.shares = [weight / sum(weights) for weight in weights]
         self.folder, self.split, self.manifest = first.folder, first.split, first.manifest
         self.chunk_sizes = np.concatenate([part.chunk_sizes for part in parts])

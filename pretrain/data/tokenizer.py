@@ -55,8 +55,6 @@ def train_tokenizer(
     word has the same token at the beginning as inside. The result depends on the texts alone. The
     vocabulary is rounded up to a multiple of 64 unless `exact`; a text too small to fill it gives a smaller
     one, made a multiple with [unusedN] tokens.
-
-    Raises: UserError if the texts hold nothing to learn from.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -188,9 +186,7 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
         if not has_tokenizer(place):
             raise CannotLoad("the folder has no tokenizer.json")
     except CannotLoad as error:
-        raise UserError(
-            f"tokenizer {place} cannot be opened: {error}. Give a folder with tokenizer.json, or leave it out"
-        ) from error
+        raise UserError(f"tokenizer {place} cannot be opened: {error}. It needs tokenizer.json") from error
     if not tokenizer.is_fast:
         raise UserError(f"tokenizer {place} has no fast version (tokenizer.json); convert it first.")
     tokenizer = _as_written(tokenizer, place)
@@ -289,10 +285,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """Load the transformers fast tokenizer of a prepared folder, its tokenizer/ folder, or any model folder.
-
-    Raises: UserError if there is none.
-    """
+    """Load the fast tokenizer of a prepared folder, its tokenizer/ folder, or any model folder."""
     from transformers import AutoTokenizer
 
     folder = Path(path)
@@ -329,9 +322,7 @@ def prompt_tokens(tokenizer: Any, prompts: Mapping[str, str]) -> dict[str, np.nd
             first, *rest = tokenizer(sentence)["input_ids"]
             if not tokens or tokenizer(prompt + sentence)["input_ids"] != [first, *tokens, *rest]:
                 other = prompt.rstrip() if prompt != prompt.rstrip() else f"{prompt} "
-                raise UserError(
-                    f"data.prompts.{role}={prompt!r} joins the first word of {sentence!r}: try {other!r}"
-                )
+                raise UserError(f"data.prompts.{role}={prompt!r} joins {sentence!r}: try {other!r}")
         found[role] = np.array(tokens, np.int32)
     return found
 

@@ -54,12 +54,10 @@ def build_for(
     if not needs_text(spec):
         return build(spec, vocabulary, synonyms)
     if reader.annotation is None:
-        raise UserError(
-            f"{spec!r} works on text, and {reader.folder} holds tokens only: prepare it with --annotate MODEL"
-        )
+        raise UserError(f"{spec!r} works on text: prepare {reader.folder} with --annotate MODEL")
     if reader.annotation.get("texts") != WHOLE:
         raise UserError(
-            f"{spec!r} needs whole texts, which {reader.folder} has cut: prepare it again (--overwrite true)"
+            f"{reader.folder} has cut texts, {spec!r} needs whole ones: prepare it with --overwrite"
         )
     from tokenizers import Tokenizer
 
@@ -156,7 +154,7 @@ class BlockMaker:
                 labels = (
                     self._cache.labels(places)
                     if self.reader.labels
-                    else _label(wanted, pipeline, keys, source, tokens)
+                    else labels_of(wanted, pipeline.choices(keys), ~equal_sequences(source, tokens))
                 )
         of_views = [masking_words(ids, copy, one.batch, one.positions) for copy, one in enumerate(masked)]
         of_views += [
@@ -276,7 +274,7 @@ class BlockMaker:
             if candidate != chunk and candidate not in passed:
                 passed.append(candidate)
         raise UserError(
-            f"chunk {chunk} of {self.reader.folder} is damaged, and {_ATTEMPTS} in its place: restore them"
+            f"{self.reader.folder}: chunk {chunk} is damaged, and {_ATTEMPTS} others: restore them"
         )
 
     def _check_lengths(self, original: Ragged, ids: np.ndarray) -> None:
@@ -292,17 +290,15 @@ class BlockMaker:
             )
 
 
-def _label(spec: ViewSpec, pipeline: Pipeline, keys: np.ndarray, source: Ragged, view: Ragged) -> np.ndarray:
+def labels_of(spec: ViewSpec, taken: np.ndarray, changed: np.ndarray) -> np.ndarray:
     """Label what was done to each sequence of a labelled view: int64[n].
 
-    A label is the number of the alternative taken in "a|b|c", or A, the number of augmentations, where the
-    sequence came out unchanged (AugCSE's label correction, Tang et al. 2022, section 4.2).
+    A label is the number of the alternative taken in "a|b|c", int64[n], or A, the number of augmentations,
+    where the sequence is not changed, bool[n] (AugCSE's label correction, Tang et al. 2022, section 4.2).
     """
     names = label_names(spec)
     numbers = np.array([names.index(name) for name in alternatives(spec.augmentation)], dtype=np.int64)
-    labels = numbers.take(pipeline.choices(keys))
-    labels[equal_sequences(source, view)] = len(names) - 1
-    return labels
+    return np.where(changed, numbers.take(taken), len(names) - 1)
 
 
 def with_prompt(view: Ragged, prompt: np.ndarray | None) -> Ragged:

@@ -13,27 +13,9 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 from augment.core.pretrained import pretrained, quiet_transformers
-from pretrain.checkpoint.store import (
-    STEP_FOLDER,
-    CheckpointError,
-    candidates,
-    latest,
-    problem_with,
-    read_json,
-    read_tensors,
-    step_of,
-)
+from pretrain.checkpoint import store
+from pretrain.common import files
 from pretrain.common.errors import UserError
-from pretrain.common.files import (
-    discard,
-    library_errors,
-    make_folder,
-    put_in_place,
-    recover,
-    remove_tree,
-    to_json,
-    write_durably,
-)
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.run_folder import require_folder
 from pretrain.data.tokenizer import DEL, cleaning_tokenizer, tokenizer_hash, without_del
@@ -66,9 +48,6 @@ def export(
             (RUN/best, the export with the best score, is copied).
         trial: make the export in this temporary folder instead, and leave `out` as it is.
 
-    Returns:
-        The folder written.
-
     Raises:
         UserError: there is nothing to export, the checkpoint is damaged, its tokenizer is missing, or `out`
             holds something else.
@@ -83,29 +62,27 @@ def export(
         out = trial / out.name
     hidden = out.with_name(f".{out.name}.tmp")
     try:
-        make_folder(out.parent)
+        files.make_folder(out.parent)
         with folder_lock(out.parent, SECONDS_FOR_ANOTHER, part=out.name):  # a run exports too when it ends
-            recover(out)
-            remove_tree(hidden)
+            files.recover(out)
+            files.remove_tree(hidden)
             try:
-                with library_errors():
+                with files.library_errors():
                     if (chosen / MARK).is_file():
                         shutil.copytree(chosen, hidden)
                         cleaning_tokenizer(pretrained(AutoTokenizer, hidden)).save_pretrained(hidden)
                     else:
-                        make_folder(hidden)
+                        files.make_folder(hidden)
                         _write(chosen, run, hidden)
                 write_sums(hidden)
                 _settle_weights(hidden, out)
-                put_in_place(hidden, out)
+                files.put_in_place(hidden, out)
             finally:
-                discard(hidden)
-    except (OSError, CheckpointError) as error:
+                files.discard(hidden)
+    except (OSError, store.CheckpointError) as error:
         if not chosen.exists():
-            raise UserError(
-                f"{chosen} is gone: a run has replaced it. Give the same command again."
-            ) from error
-        if isinstance(error, CheckpointError):
+            raise UserError(f"{chosen} is gone: a run replaced it. Give the same command again.") from error
+        if isinstance(error, store.CheckpointError):
             raise
         raise UserError(f"cannot write {out}: {error.strerror or error}. Name another --out.") from error
     return out
@@ -122,8 +99,8 @@ def find_source(source: Path, step: str) -> tuple[Path, Path]:
             f"{asked} is a sentence-transformers model, no export: a best/ that is the start, unchanged, has "
             "nothing to export or push. What was trained is in RUN/export"
         )
-    if STEP_FOLDER.fullmatch(source.name) and source.is_dir():
-        if (problem := problem_with(source)) is not None:
+    if store.STEP_FOLDER.fullmatch(source.name) and source.is_dir():
+        if (problem := store.problem_with(source)) is not None:
             raise UserError(f"checkpoint {source} {problem}. Export another: clearly export RUN")
         run = source.parent.parent if source.parent.name == "checkpoints" else source.parent
         return run, source
@@ -133,17 +110,17 @@ def find_source(source: Path, step: str) -> tuple[Path, Path]:
         if not (run / "best" / MARK).is_file():
             raise UserError(f"{run} has no best/ yet: evaluations write it. Use --step latest.")
         return run, run / "best"
-    checkpoints = candidates(root)
+    checkpoints = store.candidates(root)
     if step == "latest":
-        chosen = latest(root)
+        chosen = store.latest(root)
         if chosen is None:
             raise UserError(f"nothing to export in {source}: there is no checkpoint in it.")
         return run, chosen
-    matching = [path for path in checkpoints if step.isdigit() and step_of(path) == int(step)]
+    matching = [path for path in checkpoints if step.isdigit() and store.step_of(path) == int(step)]
     if not matching:
-        steps = ", ".join(str(step_of(path)) for path in reversed(checkpoints)) or "none"
+        steps = ", ".join(str(store.step_of(path)) for path in reversed(checkpoints)) or "none"
         raise UserError(f"{run} has no checkpoint of step {step!r}; there are: {steps}, latest, best.")
-    if (problem := problem_with(matching[0])) is not None:
+    if (problem := store.problem_with(matching[0])) is not None:
         raise UserError(f"checkpoint {matching[0]} {problem}. Choose another step.")
     return run, matching[0]
 
@@ -176,7 +153,7 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
         if expected_hash in (None, found, (read_policy(place) or {}).get("tokenizer_hash")):
             return cleaning_tokenizer(pretrained(AutoTokenizer, place)), expected_hash or found
     raise UserError(
-        f"no tokenizer of hash {str(expected_hash)[:12]}: copy tokenizer/ from the training data into {run}."
+        f"copy tokenizer/ of the training data, hash {str(expected_hash)[:12]}, into {run}: there is none"
     )
 
 
@@ -228,7 +205,7 @@ def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(checkpoint: Path, run: Path, out: Path) -> None:
-    content = read_json(checkpoint)
+    content = store.read_json(checkpoint)
     state = content["state"]
     config = state["config"]
     tokenizer, its_hash = _tokenizer(run, config, state.get("tokenizer_hash"))
@@ -256,7 +233,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
     recipe = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-    write_durably(out / "training_config.yaml", recipe.encode())
+    files.write_durably(out / "training_config.yaml", recipe.encode())
     policy = {
         "format_version": FORMAT_VERSION,
         "pooling": pooling,
@@ -276,9 +253,9 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         "versions": content["versions"],
         "recipe": config,
     }
-    write_durably(out / MARK, to_json(policy))
+    files.write_durably(out / MARK, files.to_json(policy))
     card = model_card(policy, run / "metrics.jsonl", model.num_parameters(), model.config.model_type)
-    write_durably(out / "README.md", card.encode())
+    files.write_durably(out / "README.md", card.encode())
 
 
 def read_policy(folder: str | Path) -> dict[str, Any] | None:
@@ -311,7 +288,7 @@ def _rebuild(checkpoint: Path, content: dict[str, Any]) -> tuple[PreTrainedModel
     weights: dict[str, torch.Tensor] = {}
     heads: dict[str, torch.Tensor] = {}
     for series in ("parameters", "buffers"):
-        for name, tensor in read_tensors(checkpoint, series):
+        for name, tensor in store.read_tensors(checkpoint, series):
             if name.startswith(prefix):
                 weights[name.removeprefix(prefix)] = tensor
             else:

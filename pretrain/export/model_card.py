@@ -3,7 +3,6 @@
 Sections are those of the hub's own template (huggingface_hub/templates/modelcard_template.md), in its order.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pretrain.common.files import sha256_of
 from pretrain.common.program import DISTRIBUTION
 from pretrain.config.objectives import WITHOUT_NEGATIVES
 from pretrain.export.sums import WEIGHTS
-from pretrain.telemetry.formats import LABELS, flatten, format_count, format_seconds
+from pretrain.telemetry.formats import LABELS, flatten, format_count, format_seconds, table
 from pretrain.telemetry.metrics_file import read_metrics
 
 PAPERS = {
@@ -151,12 +150,6 @@ def without_folders(tree: Any) -> Any:
     if isinstance(tree, list):
         return [without_folders(value) for value in tree]
     return Path(tree).name if isinstance(tree, str) and Path(tree).is_absolute() else tree
-
-
-def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table in Markdown."""
-    lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def cited(recipe: dict[str, Any]) -> list[str]:

@@ -29,12 +29,7 @@ class Upload:
     """
 
     def __init__(self, export: Path, repo: str, report: Path) -> None:
-        """
-        Args:
-            export: the folder.
-            repo: OWNER/NAME.
-            report: the run's folder of evaluations; those of these weights are in the card.
-        """
+        """report: the run's folder of evaluations; those of these weights are in the card."""
         require_repository(repo)
         if missing := [name for name in ("README.md", RECIPE, WEIGHTS) if not (export / name).is_file()]:
             raise UserError(f"--push {repo}: {export} lacks {' and '.join(missing)}; export it again")
@@ -60,9 +55,6 @@ class Upload:
         """Make the repository if there is none, and commit all files at once; return the commit's address.
 
         A repository that exists keeps its visibility, and files of other names.
-
-        Raises:
-            UserError: no token, no network, no right to write there, or the hub's own refusal.
         """
         api = HfApi()
         if get_token() is None:

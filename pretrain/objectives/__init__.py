@@ -49,9 +49,7 @@ def build_objective(
     """
     wide = [width for width in config.objective.widths if width > encoder.hidden_size]
     if wide:
-        raise UserError(
-            f"objective.matryoshka: {wide[0]} is wider than model.hidden_size={encoder.hidden_size}"
-        )
+        raise UserError(f"objective.matryoshka: {wide[0]} is wider than the vectors, {encoder.hidden_size}")
     terms = {}
     for part in config.objective.parts:
         if part == "mlm":

@@ -127,13 +127,6 @@ class Discriminator(nn.Module):
     """
 
     def __init__(self, in_features: int, outputs: int, form: str = "code", dropout: float = 0.2):
-        """
-        Args:
-            in_features: width of the input; twice the vectors' for two of them side by side.
-            outputs: number of classes; for A augmentations and "none of them", A + 1.
-            form: "code" or "paper".
-            dropout: probability.
-        """
         super().__init__()
         assert form in ("code", "paper") and outputs > 1
         wide = 2 * in_features

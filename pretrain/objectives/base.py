@@ -183,11 +183,7 @@ class Objective(nn.Module):
         return None
 
     def require_positions(self, longest: int) -> None:
-        """Refuse sequences of `longest` tokens at the start, where a model of its own takes fewer.
-
-        Raises:
-            UserError: they are too long; the message names the setting.
-        """
+        """Refuse sequences of `longest` tokens at the start, where a model of its own takes fewer."""
 
     def weights(self, step: int) -> dict[str, float]:
         """Return the weight of every named loss at this step; where all are 0 nothing is computed.
@@ -217,7 +213,7 @@ class Objective(nn.Module):
         roles: tuple[str, ...] = ("anchor", "positive"),
         z: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Compute a contrastive loss of a head's outputs, as the options of all contrastive losses say.
+        """Return a contrastive loss of a head's outputs, by name, as the options of all such losses say.
 
         With `objective.matryoshka` it is the weighted sum of the losses of vectors that are cut to each width
         (Matryoshka representation learning, Kusupati et al. 2022, equation 1). The coordinates beyond a width
@@ -232,9 +228,6 @@ class Objective(nn.Module):
                 width.
             roles: of anchors, positives and, where there are any, hard negatives.
             z: the head's outputs of the whole width, where the caller has them.
-
-        Returns:
-            name -> the loss.
         """
         guide = None
         if self.false_negatives.guide != "none":

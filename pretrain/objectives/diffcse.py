@@ -191,9 +191,7 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
     except UserError as error:
         raise UserError(f"objective.diffcse.generator={source}: {error}") from None
     if generator.random_head:
-        raise UserError(
-            f"objective.diffcse.generator={source} is no masked language model: it has no such head"
-        )
+        raise UserError(f"objective.diffcse.generator={source} is no masked language model: no head")
     if generator.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
         raise UserError(
             f"objective.diffcse.generator={source} has {generator.vocab_size:,} tokens, the encoder's "

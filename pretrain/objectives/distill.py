@@ -35,11 +35,7 @@ class Distill(Objective):
         return (*cls.roles, NEGATIVE) if margin else cls.roles
 
     def require_teacher(self, width: int, own: int) -> None:
-        """Refuse a teacher whose vectors, of `width` numbers, cannot be compared with those of `own`.
-
-        Raises:
-            UserError: the message names the losses that can.
-        """
+        """Refuse a teacher whose vectors, of `width` numbers, cannot be compared with those of `own`."""
         if width != own and self.settings.loss in ("mse", "cosine"):
             raise UserError(
                 f"objective.{self.name}.model has vectors of {width} numbers, the encoder of {own}: name one "

@@ -114,7 +114,9 @@ class Vadvcse(Objective):
         if self.probe is not None:
             with torch.no_grad():
                 cosines = cosine_similarity(noise, start)
-                random = moved(at_lengths_of(noise, start), clean)
+                # of the noise's length, in the direction of the start: what is more is the ascent's
+                lengths_of_rows = torch.linalg.vector_norm(noise, dim=1, keepdim=True)
+                random = moved(unit_vectors(start) * lengths_of_rows, clean)
                 tokens, sequences = (cosines.new_full((), len(x)) for x in (cosines, lengths))
                 self.probe.add(random=random, cosines=cosines.sum(), tokens=tokens, sequences=sequences)
         loss = moved(noise, clean, learned=True)
@@ -264,15 +266,6 @@ def adversarial_noise(
             noise, gradient, reading.step_size, reading.norm, reading.projection, radius, within
         )
     return noise
-
-
-def at_lengths_of(noise: Tensor, start: Tensor) -> Tensor:
-    """Scale each row of `start` [T, H] to the Euclidean length of the same row of `noise` [T, H].
-
-    With the start of the ascent it is random noise of the size that the adversarial noise has: what the loss
-    is higher by under the latter is due to its direction alone.
-    """
-    return unit_vectors(start) * torch.linalg.vector_norm(noise, dim=1, keepdim=True)
 
 
 def sequence_noise(

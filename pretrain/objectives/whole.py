@@ -24,10 +24,6 @@ class WholeObjective(nn.Module):
     """
 
     def __init__(self, config: Config, terms: dict[str, Objective], guide: SentenceEncoder | None = None):
-        """
-        Args:
-            guide: the frozen encoder beside the trained one (`ObjectiveConfig.guide`), if there is one.
-        """
         super().__init__()
         assert (guide is None) == (config.objective.guide is None)
         # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
@@ -57,13 +53,11 @@ class WholeObjective(nn.Module):
         self.smallest_batch = smallest
         keeping = {name: term.kept_head for name, term in terms.items() if term.kept_head is not None}
         if len(keeping) > 1:
-            raise UserError(
-                f"{' and '.join(keeping)} each keep a head: let one keep it (objective.simcse.keep_head)"
-            )
+            raise UserError(f"{' and '.join(keeping)} each keep a head: set objective.simcse.keep_head=false")
         for name, head in keeping.items():
             if not is_simcse_head(head):
                 raise UserError(
-                    f"exports cannot hold the head of {name}; make it by pretrain.model.heads.simcse_head(d)"
+                    f"exports cannot hold the head of {name}: make it by model.heads.simcse_head(d)"
                 )
 
     def require_positions(self, longest: int) -> None:
@@ -141,9 +135,7 @@ class WholeObjective(nn.Module):
             of_term = term.relate({role: views[role] for role in term.roles}, context)
             weights = term.weights(context.step)
             if unknown := sorted(of_term.keys() - weights.keys()):
-                raise UserError(
-                    f"objective {name}: weights lacks the loss {unknown[0]!r} that relate returns"
-                )
+                raise UserError(f"objective {name}: weights lacks {unknown[0]!r}, which relate returns")
             losses |= of_term
         return losses
 

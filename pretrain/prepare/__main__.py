@@ -24,8 +24,7 @@ from pydantic import BaseModel, Field
 from augment.core.errors import shortened
 from pretrain.common import cli
 from pretrain.common.typed_values import parse_value
-from pretrain.config.data import DataConfig, Source, data_config
-from pretrain.config.named_data import NAMED_DATA
+from pretrain.config.data import NAMED_DATA, DataConfig, Source, data_config
 from pretrain.config.recipe import find_recipe
 from pretrain.config.validation import read_yaml
 from pretrain.data.tokenizer import MOST_ACCENTED, folds

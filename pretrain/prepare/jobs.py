@@ -56,14 +56,13 @@ def make_once(
     plan: Callable[[Path], list[Job]],
     progress: bool = True,
 ) -> dict:
-    """Make prepared data in the folder `out` unless it exists, or resume what was interrupted.
+    """Make prepared data in the folder `out`, or resume what was interrupted; return its manifest.
 
     workers: tasks at a time; None: one per core. find: returns the manifest of a finished result, or None.
     plan: returns the jobs to run; it gets the work folder when the folder is locked.
 
     Where the input is refused before a task has ended, the work folder is removed, and `out` if it is new.
 
-    Returns: the manifest.
     Raises: UserError for a folder that is taken or cannot be made, a full disk, or failed tasks.
     """
     work = out / ".work"

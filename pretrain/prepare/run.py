@@ -112,9 +112,7 @@ def _refuse_others_folders(out: Path) -> None:
     if (out / MANIFEST).is_file() or (out / ".work").is_dir():
         return
     if others := [name for name in _OUTPUTS if os.path.lexists(out / name)]:
-        raise UserError(
-            f"{out} holds {', '.join(f'{name}/' for name in others)} of something else. Choose another --out"
-        )
+        raise UserError(f"{out} holds {'/, '.join(others)}/ of something else. Choose another --out")
 
 
 def _refuse_own_output(config: DataConfig, tasks: list[ReadTask], out: Path) -> None:
@@ -186,15 +184,11 @@ def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> P
     except ValidationError:
         plan = None
     if plan is None or plan.preparation != PREPARATION:
-        raise UserError(
-            f"{out} holds an unfinished preparation by another version. Give --overwrite to start again."
-        )
+        raise UserError(f"{out} holds an unfinished preparation of another version: give --overwrite true")
     existing, wanted = (settings.model_dump(mode="json") for settings in (plan.config, config))
     _refuse_other_config(out, existing, wanted, "holds an unfinished preparation")
     if plan.tasks != tasks:
-        raise UserError(
-            f"The sources have changed since the preparation in {out} began. Give --overwrite true"
-        )
+        raise UserError(f"The sources have changed since {out} was begun: give --overwrite true")
     return plan
 
 
@@ -249,25 +243,19 @@ def _minhash(reader: Any, work: Path, tasks: int) -> tuple[list[Job], Any]:
     reader: gives the documents in the order in which that step will see them again. By datatrove's MinHash,
     with FineWeb's settings: 5-grams, 14 x 8 hashes, about 72% similarity.
     """
-    from datatrove.pipeline.dedup.minhash import (
-        MinhashConfig,
-        MinhashDedupBuckets,
-        MinhashDedupCluster,
-        MinhashDedupFilter,
-        MinhashDedupSignature,
-    )
+    from datatrove.pipeline.dedup import minhash
     from datatrove.utils.hashing import HashConfig
 
     # datatrove 0.10 hands its xxhash a str, which xxhash 4 refuses; sha1 works with every version.
-    config = MinhashConfig(hash_config=HashConfig(precision=64, hash_fc="sha1"))
+    config = minhash.MinhashConfig(hash_config=HashConfig(precision=64, hash_fc="sha1"))
     folder = work / "minhash"
     signatures, pairs, remove = (str(folder / name) for name in ("signatures", "pairs", "remove"))
-    sign = [reader, MinhashDedupSignature(signatures, config)]
-    match = [MinhashDedupBuckets(signatures, pairs, config=config)]
-    cluster = [MinhashDedupCluster(pairs, remove, config)]
+    sign = [reader, minhash.MinhashDedupSignature(signatures, config)]
+    match = [minhash.MinhashDedupBuckets(signatures, pairs, config=config)]
+    cluster = [minhash.MinhashDedupCluster(pairs, remove, config)]
     jobs = [
         Job("signatures", "near-duplicate signatures", [1] * tasks, sign),
         Job("pairs", "near-duplicate pairs", [1] * config.num_buckets, match),
         Job("clusters", "near-duplicate clusters", [1], cluster),
     ]
-    return jobs, MinhashDedupFilter(remove)
+    return jobs, minhash.MinhashDedupFilter(remove)

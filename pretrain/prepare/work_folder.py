@@ -33,6 +33,10 @@ class WorkFile(BaseModel):
 
     place: ClassVar[str]
 
+    def __init_subclass__(cls, place: str = "", **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.place = place
+
     def write(self, work: Path, rank: int = 0) -> None:
         """Write the file of a task, whole or not at all. Raises: UserError when the disk is full."""
         path = work / self.place.format(rank=rank)
@@ -56,10 +60,8 @@ class WorkFile(BaseModel):
         return {rank: cls.read(work, rank) for rank in sorted(int(path.stem) for path in paths)}
 
 
-class PreparationPlan(WorkFile):
+class PreparationPlan(WorkFile, place="plan.json"):
     """What is made. described: the sources, in words. annotation: of the parser."""
-
-    place: ClassVar[str] = "plan.json"
 
     preparation: int = 1
     config: DataConfig
@@ -69,10 +71,8 @@ class PreparationPlan(WorkFile):
     annotation: dict[str, str] | None = None
 
 
-class Decision(WorkFile):
+class Decision(WorkFile, place="decision.json"):
     """The document `key` is held out or not, in place of what its hash says; cut: its last sentences are."""
-
-    place: ClassVar[str] = "decision.json"
 
     key: int
     cut: bool
@@ -89,36 +89,26 @@ class _Counts(RootModel[dict[str, int]], WorkFile):
         return total
 
 
-class DocumentCounts(_Counts):
+class DocumentCounts(_Counts, place="counts/reader/{rank:05d}.json"):
     """Counts of a task that reads."""
 
-    place: ClassVar[str] = "counts/reader/{rank:05d}.json"
 
-
-class SentenceCounts(_Counts):
+class SentenceCounts(_Counts, place="counts/read/{rank:05d}.json"):
     """Counts of a task that cleans, splits and scatters."""
 
-    place: ClassVar[str] = "counts/read/{rank:05d}.json"
 
-
-class ResolveCounts(_Counts):
+class ResolveCounts(_Counts, place="counts/resolve/{rank:05d}.json"):
     """Counts of a task that looks for held-out sentences in training documents."""
 
-    place: ClassVar[str] = "counts/resolve/{rank:05d}.json"
 
-
-class UnreadRows(WorkFile):
+class UnreadRows(WorkFile, place="counts/faults/{rank:05d}.json"):
     """named: the first rows that a task could not read, with file, line and reason."""
-
-    place: ClassVar[str] = "counts/faults/{rank:05d}.json"
 
     named: list[str]
 
 
-class Pairs(RootModel[list[tuple[str, str]]], WorkFile):
+class Pairs(RootModel[list[tuple[str, str]]], WorkFile, place="counts/pairs/{rank:05d}.json"):
     """Of held-out paragraphs the first sentence and the others (`pretrain.prepare.stages.read.pairs_of`)."""
-
-    place: ClassVar[str] = "counts/pairs/{rank:05d}.json"
 
     @classmethod
     def each(cls, work: Path) -> Iterator[tuple[str, str]]:
@@ -134,10 +124,8 @@ def sample_of(pairs: Iterable[tuple[str, str]], most: int = MOST_PAIRS) -> list[
     )
 
 
-class ShownPairs(RootModel[dict[str, list[tuple[str, str]]]], WorkFile):
+class ShownPairs(RootModel[dict[str, list[tuple[str, str]]]], WorkFile, place="counts/shown/{rank:05d}.json"):
     """Kind of structure -> a few pairs of it."""
-
-    place: ClassVar[str] = "counts/shown/{rank:05d}.json"
 
     @classmethod
     def few(cls, work: Path) -> dict[str, list[tuple[str, str]]]:
@@ -149,13 +137,11 @@ class ShownPairs(RootModel[dict[str, list[tuple[str, str]]]], WorkFile):
         return found
 
 
-class HashRange(WorkFile):
+class HashRange(WorkFile, place="counts/hashes/{rank:05d}.json"):
     """The smallest and the largest hash of a task's documents, each with the document's key.
 
     Both are None of a task without documents.
     """
-
-    place: ClassVar[str] = "counts/hashes/{rank:05d}.json"
 
     smallest: tuple[int, int] | None = None
     largest: tuple[int, int] | None = None
@@ -166,13 +152,11 @@ class HashRange(WorkFile):
         self.largest = max(self.largest or (number, key), (number, key))
 
 
-class TaskColumns(WorkFile):
+class TaskColumns(WorkFile, place="counts/found/{rank:05d}.json"):
     """The columns and labels that the records of a task have.
 
     labels: how many, 0 for none. scores: the least and the largest, or None. position: of the first record.
     """
-
-    place: ClassVar[str] = "counts/found/{rank:05d}.json"
 
     columns: list[str]
     labels: int
@@ -180,37 +164,29 @@ class TaskColumns(WorkFile):
     scores: tuple[float, float] | None = None
 
 
-class Columns(WorkFile):
+class Columns(WorkFile, place="counts/columns/{rank:05d}.json"):
     """The columns of the data, how many labels it has, least and largest score (None: it has none)."""
-
-    place: ClassVar[str] = "counts/columns/{rank:05d}.json"
 
     columns: list[str]
     labels: int | None = None
     scores: tuple[float, float] | None = None
 
 
-class TokenizerSize(WorkFile):
+class TokenizerSize(WorkFile, place="counts/tokenizer/{rank:05d}.json"):
     """Size of the vocabulary, special tokens included. accented_letters: `accented_share` of the text."""
-
-    place: ClassVar[str] = "counts/tokenizer/{rank:05d}.json"
 
     vocabulary_size: int
     accented_letters: float | None = None
 
 
-class ShuffledShards(WorkFile):
+class ShuffledShards(WorkFile, place="counts/shuffle/{rank:05d}.json"):
     """shards: split -> the manifest's entry of the shard that a task wrote."""
-
-    place: ClassVar[str] = "counts/shuffle/{rank:05d}.json"
 
     shards: dict[str, dict[str, Any]]
 
 
-class BuiltShards(WorkFile):
+class BuiltShards(WorkFile, place="counts/build/{rank:05d}.json"):
     """What became of a bucket: its counts, and its shards, unless `ShuffledShards` has them."""
-
-    place: ClassVar[str] = "counts/build/{rank:05d}.json"
 
     counts: dict[str, int]
     shards: dict[str, dict[str, Any]] = {}

@@ -65,10 +65,8 @@ class Checkpoints(Saver):
         settings, began = self.config.checkpoint, time.monotonic()
         if self.in_flight:
             self.wait()
-            say(
-                f"waited {time.monotonic() - began:.1f} s for the checkpoint before to be written: one takes "
-                f"longer than {settings.every} steps (checkpoint.every)"
-            )
+            waited = f"waited {time.monotonic() - began:.1f} s for the checkpoint before to be written"
+            say(f"{waited}: one takes longer than {settings.every} steps (checkpoint.every)")
         extra = {self._branch_point} | ({progress.best_step} if settings.keep_best else set())
         background = settings.background and not wait
         folder = self.save(

@@ -102,12 +102,7 @@ def require_same(
 ) -> list[dict[str, str]]:
     """Compare the inputs of a checkpoint with those of this start; return the accepted differences.
 
-    Args:
-        source: the checkpoint, for the message.
-        accept: names, comma-separated, of inputs that may differ.
-
-    Raises:
-        UserError: some differ; one message names all of them, with both hashes, and what to do.
+    accept: names, comma-separated, of inputs that may differ.
     """
     differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
     accepted = [name for name in accepted_names(accept) if name != BATCHES]
@@ -121,8 +116,7 @@ def require_same(
         lines = [f"{source} was trained with other inputs than this start has:"]
         lines += [f"  {name} was {_short(before[name])}, is {_short(now[name])}" for name in refused]
         lines.append(
-            "Put them back (data is named by --data or --data.sets, others by the recipe or the environment; "
-            "rules are of the code's version), or start a new run from its export with --init."
+            "Put them back (rules are the code's version), or start a new run from the export with --init."
         )
         if free := [name for name in refused if name not in FIXED]:
             names = ",".join([*accepted, *free])
@@ -176,20 +170,14 @@ BEGINNING = "start_step", "warmup_steps"
 
 
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
-    """Compare the settings with those of the checkpoint to resume; add what changed to its progress.
-
-    Raises:
-        UserError: a setting differs that must not change. The message names both values, and what may change.
-    """
+    """Compare the settings with those of the checkpoint to resume; add what changed to its progress."""
     for section, keys in (("data", LoadingConfig), ("model", ModelConfig), ("train", TrainConfig)):
         for key, value in keys.former.items():
             if value is ... or state["config"][section].get(key) == value:
                 state["config"][section].pop(key, None)
     step = state["step"]
     if config.train.steps < step:
-        raise UserError(
-            f"train.steps={config.train.steps} is less than the {step} steps of {source}; name these or more"
-        )
+        raise UserError(f"train.steps={config.train.steps}, and {source} has done {step}: give those or more")
     # a key that the checkpoint is too old to have has its default
     before = _settings(merged(Config().model_dump(mode="json"), state["config"]))
     now = _settings(config.model_dump(mode="json"))
@@ -227,9 +215,6 @@ def _stable(config: Config, step: int, before: dict[str, Any], source: Path) -> 
     """Return the keys of the schedule that may change, because the rates of the steps done stay as they are.
 
     A decay may begin at any checkpoint of the stable phase, and a run with one may be longer or shorter.
-
-    Raises:
-        UserError: they or the number of steps change where the rate falls already.
     """
     names = [key.removeprefix("train.") for key in (*SCHEDULE, "train.steps")]
     warmup = before["train.warmup_steps"]
@@ -275,9 +260,7 @@ def print_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry
     """Print the changes made at this start, at `step`, and record them in metrics.jsonl."""
     now = [change for change in changes if change["step"] == step]
     for change in now:
-        telemetry.say(
-            f"changed    {change['key']}: {change['from']} until step {step}, {change['to']} from now on"
-        )
+        telemetry.say("changed    {key}: {from} until step {step}, {to} from now on".format_map(change))
     if now:
         telemetry.log(step, {"changed": now})
 

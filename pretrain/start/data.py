@@ -127,9 +127,7 @@ def _added_del(tokenizer: Any, start: str) -> bool:
 def _check_fit(folder: Path, train: ShardReader, views: list[ViewSpec]) -> None:
     """Check that the data has its own tokenizer, and the columns that the run needs."""
     if tokenizer_hash(folder) != train.tokenizer_hash:
-        raise UserError(
-            f"{folder / 'tokenizer'} is not the tokenizer of the shards beside it; put that one back"
-        )
+        raise UserError(f"{folder / 'tokenizer'} is not that of the shards beside it; put theirs back")
     require_negatives(train, views)
 
 
@@ -143,12 +141,7 @@ def _check_prompts(config: Config, roles: list[str]) -> None:
 
 
 def open_train(config: Config) -> ShardReader:
-    """Open the split to train on; let SimCSE take all that records have, unless a number is set.
-
-    Raises:
-        UserError: a folder holds no prepared data, the sets do not go together, or the records have fewer
-            negatives or positives than the number that is set.
-    """
+    """Open the split to train on; let SimCSE take all that records have, unless a number is set."""
     if config.data.sets:
         parts = [ShardReader(one.folder, "train") for one in config.data.sets]
         weights = [
@@ -184,15 +177,11 @@ def _check_scores(config: Config, reader: ShardReader) -> None:
     if not any(SYSTEMS[part].scored for part in parts):
         return
     if not reader.scored:
-        raise UserError(
-            f"{reader.folder} has no scores, which --objective scored learns: give records a field `score`"
-        )
+        raise UserError(f"{reader.folder} has no scores to learn: give records a field `score`")
     settings = config.objective.scored
     largest = max(abs(bound) for part in reader.parts for bound in part.manifest["scores"])
     if settings.loss == "cosine" and largest > settings.highest:
-        raise UserError(
-            f"scores of {reader.folder} reach {largest:g}, and a cosine 1: set objective.scored.highest"
-        )
+        raise UserError(f"{reader.folder} has scores up to {largest:g}: set objective.scored.highest")
 
 
 def load_batch(
@@ -321,10 +310,10 @@ def report_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: T
         for text in filter(None, (in_training, heldout_chunks)):
             telemetry.warn(text)
     for row in heldout.left_out:
+        again = ", nor with this run's earlier ones; the best score starts anew" if progress.step else ""
         telemetry.warn(
             f"held-out chunk {row['chunk']} is damaged ({row['reason']}) and is left out from now on, also "
-            "when it is repaired: held-out scores are not comparable with those on the whole split"
-            + (", nor with this run's earlier ones; the best score starts anew" if progress.step else "")
+            f"when it is repaired: held-out scores are not comparable with those on the whole split{again}"
         )
         progress.heldout_left_out.append(row | {"step": progress.step})
     if heldout.left_out and progress.best_by in LOWER_IS_BETTER:
@@ -337,14 +326,7 @@ def report_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: T
 def require_signal(
     config: Config, objective: WholeObjective, signal: float, warn: Callable[[str], None]
 ) -> None:
-    """Warn before the first step that the sentence loss will not learn, or refuse to go on.
-
-    Args:
-        signal: `view_signal` of the start (`pretrain.step.heldout`).
-
-    Raises:
-        UserError: it will not, and `train.faults.dead_loss` is stop.
-    """
+    """Warn before the first step that the sentence loss will not learn, or refuse to go on."""
     if signal >= DROWNED or not objective.needs_views(config.train.steps - 1):
         return
     model, remedy = config.model, "views that differ less (--augment.excerpt, --aug)"

@@ -92,7 +92,7 @@ def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     # now, rather than on one rank at some step
     if config.train.micro_batch_tokens < encoder.max_positions:
         raise UserError(
-            f"train.micro_batch_tokens must be at least model.max_positions={encoder.max_positions}"
+            f"train.micro_batch_tokens must be model.max_positions={encoder.max_positions} or more"
         )
     return encoder
 
@@ -120,10 +120,6 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
     """Load the frozen encoder beside the trained one (`ObjectiveConfig.guide`); None: there is none.
 
     Its vectors are those that it is used by: its own pooling and, if it keeps one, its head.
-
-    Args:
-        tokenizer: of the data, whose ids it reads.
-        longest: tokens of the longest sequence of the data.
     """
     if (source := config.objective.guide) is None:
         return None

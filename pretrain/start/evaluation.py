@@ -88,11 +88,7 @@ class Evaluation:
 
 
 def sets_of(settings: EvaluateConfig) -> list[OwnSet]:
-    """Read STS-B dev, if it is there, and `evaluate.sets`.
-
-    Raises:
-        UserError: a set cannot be read, or has the name of another score; `best_by` names no score.
-    """
+    """Read STS-B dev, if it is there, and `evaluate.sets`."""
     if taken := {*LABELS, "partner_among", "view_signal"} & settings.sets.keys():
         raise UserError(f"evaluate.sets: every run has a score {min(taken)}; give the set another name")
     sets = [read_own_set(name, place) for name, place in settings.sets.items()]

@@ -42,9 +42,6 @@ def resume_from(config: Config, current: continuity.Inputs) -> tuple[Path | None
 
     Also makes the run folder, and renames checkpoints that a later start must not take for this run's newest.
 
-    Args:
-        current: the inputs of this start.
-
     Raises:
         UserError: the folder holds a run and `checkpoint.resume` is never; or the inputs
             (`pretrain.start.continuity`) or the recipe are not those of the checkpoint.
@@ -160,15 +157,7 @@ def verify_resumed_batch(
     """Begin the ledger, or make its last batch again and compare; return a line to print. Collective.
 
     An accepted difference goes into `progress.changes`.
-
-    Args:
-        config, reader, spec: as the loader takes them.
-        progress: as the checkpoint has it.
-        source: the checkpoint; None: a new run.
-
-    Raises:
-        UserError: the batch is not as recorded, and `checkpoint.accept` does not name `batches`; or its data
-            cannot be read any more.
+    source: the checkpoint; None: a new run.
     """
     if not progress.ledger:
         progress.ledger = begin_ledger(progress.step)

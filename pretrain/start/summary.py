@@ -70,12 +70,7 @@ def lines_of_run(
     threads: int,
     resumed: str,
 ) -> list[str]:
-    """Say what is about to run, so that a wrong setting is seen before it costs a day.
-
-    Args:
-        threads: of the CPU, that each rank uses.
-        resumed: from which checkpoint; "": the run starts.
-    """
+    """Say what is about to run, so that a wrong setting is seen before it costs a day."""
     train, sizes, encoder, objective = config.train, config.batch_sizes, model.encoder, model.objective
     from_user = " (OMP_NUM_THREADS)" if train.threads is None and threads_of_user() else ""
     cpu = f"CPU, threads a rank: {threads}{from_user}"
@@ -131,8 +126,7 @@ def _encoder_lines(
         lines.append(f"           exports as {init}: {_kept(init, data.interface, encoder, data, config)}")
     if encoder.random_head and objective.masked_copies:
         lines.append(
-            f"           {init} has no masked-language head: a random one is trained beside it, and best/ is "
-            "not chosen by its loss"
+            f"           {init} has no masked-language head: a random one is trained, best/ not chosen by it"
         )
     return lines
 
@@ -179,7 +173,7 @@ def _objective_lines(
     ]
     if (widths := settings.widths) and hidden_size not in widths:
         lines.append(
-            f"           warning: the whole width, {hidden_size}, is not trained (objective.matryoshka)"
+            f"           warning: objective.matryoshka leaves the whole width, {hidden_size}, untrained"
         )
     if (guide := objective.guide) is not None:
         size = format_count(sum(parameter.numel() for parameter in guide.parameters()))
@@ -215,9 +209,8 @@ def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evalu
     early = steps < config.train.steps and progress.lost(config.train.patience)
     if early:
         print(
-            f"\n  stopped early, after step {steps:,} of {config.train.steps:,}: the last "
-            f"{progress.unimproved} evaluations were not better by {by} than that of step "
-            f"{progress.best_step:,} (train.patience)"
+            f"\n  stopped early (train.patience), after step {steps:,} of {config.train.steps:,}: the last "
+            f"{progress.unimproved} evaluations were no better by {by} than step {progress.best_step:,}'s"
         )
     kind = "lowest" if progress.best_by in LOWER_IS_BETTER else "highest"
     which = f"best/, step {progress.best_step:,} ({kind} {by})"
@@ -249,7 +242,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evalu
         replace_durably(path, (json.dumps(content, indent=2) + "\n").encode())
     except OSError as error:
         raise UserError(
-            f"could not write {path}: {error.strerror or error}. Make room, then --resume auto"
+            f"cannot write {path}: {error.strerror or error}. Make room, then --resume auto"
         ) from None
 
 

@@ -108,12 +108,10 @@ def interval(mean: float, error: Error | None, noise: np.ndarray | None = None) 
 
 
 def draws(task: str, count: int, resamples: int = RESAMPLES) -> Iterator[np.ndarray]:
-    """Yield how often each of P examples is in a draw of P of them, then in the examples as they are.
+    """Yield how often each of `count` examples is in a draw of as many, then in the examples as they are.
 
-    float64[B + 1, P], in parts of some megabytes; the draws follow from the task's name and P.
-
-    Args:
-        task: its name. count: P. resamples: B.
+    float64[resamples + 1, count], in parts of some megabytes; the draws follow from the task's name and
+    `count`.
     """
     draw = np.random.default_rng([zlib.crc32(task.encode()), count])
     at_once = max(1, min(_AT_ONCE, _DRAWN_AT_ONCE // count))

@@ -125,38 +125,30 @@ def checks_of(row: Mapping[str, float]) -> Iterator[tuple[str, Check]]:
     Shares of gradients and of masked negatives come first, then alarms.
     """
     for name in row:
-        if name.endswith(SHARE):
-            yield name, _share(name)
-        if name.endswith(MASKED):
-            yield name, _masked(name)
+        for ending, (holds, message) in SHARE_ALARMS.items():
+            if name.endswith(ending):
+                yield name, Check((name,), holds, message.replace("LOSS", name.removesuffix(ending)))
     for name, check in ROW_ALARMS.items():
         if all(figure in row for figure in check.figures):
             yield name, check
 
 
-def _share(name: str) -> Check:
-    loss = name.removesuffix(SHARE)
-    return Check(
-        (name,),
-        lambda share: share < LEAST_SHARE,
-        f"the loss {loss} has {{0:.2g}} of the contrastive loss's gradient on the sentence vectors (below "
-        f"{LEAST_SHARE:g}): it does not train the encoder. Raise its weight (in objective.vascl.reading code "
-        "VaSCL's neighbourhood loss trains its head alone).",
-    )
-
-
-def _masked(name: str) -> Check:
-    return Check(
-        (name,),
-        lambda share: share == 0 or share > MOST_MASKED,
-        f"the guide of false negatives leaves {{0:.2g}} of the negatives of the loss "
-        f"{name.removesuffix(MASKED)} out. If none, raise objective.false_negatives.margin, or set its guide "
-        "to none; if nearly all, lower the margin.",
-    )
-
-
 # -- alarms ------------------------------------------------------------
 
+SHARE_ALARMS: dict[str, tuple[Callable[[float], bool], str]] = {
+    SHARE: (
+        lambda share: share < LEAST_SHARE,
+        "the loss LOSS has {0:.2g} of the contrastive loss's gradient on the sentence vectors (below "
+        f"{LEAST_SHARE:g}): it does not train the encoder. Raise its weight (in objective.vascl.reading code "
+        "VaSCL's neighbourhood loss trains its head alone).",
+    ),
+    MASKED: (
+        lambda share: share == 0 or share > MOST_MASKED,
+        "the guide of false negatives leaves {0:.2g} of the negatives of the loss LOSS out. If none, raise "
+        "objective.false_negatives.margin, or set its guide to none; if nearly all, lower the margin.",
+    ),
+}
+"""End of a figure's name -> alarm for each such figure: when it holds, and what it says of LOSS."""
 ROW_ALARMS = {
     "collapse": Check(
         ("uniformity", "negative_cosine"),

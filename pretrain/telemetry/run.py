@@ -47,11 +47,9 @@ class Telemetry:
         """
         Args:
             run_folder: metrics.jsonl, tensorboard/ and trackers/ go there.
-            total_steps: the step at which the run ends.
             start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
             start_place: in metrics.jsonl, as the checkpoint records it.
             throughput: computes the rates; None: one that reports no MFU.
-            stream: where to print; None: standard output.
         """
         self.run_folder, self.total_steps = Path(run_folder), total_steps
         self.throughput = throughput or Throughput()
@@ -210,8 +208,7 @@ class Telemetry:
         """Print once, until records can be written again, that they cannot; not that the folder has gone."""
         if not (self._refused or isinstance(error, FolderMoved)):
             self._print(
-                f"WARNING: records can't be written to {self.run_folder} ({error}). They wait in memory, and "
-                "training goes on until its next checkpoint"
+                f"WARNING: records can't be written ({error}): they wait in memory until the next checkpoint"
             )
         self._refused = True
 

@@ -21,11 +21,7 @@ class Stopwatch:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, cuda: bool | None = None) -> None:
-        """
-        Args:
-            clock: returns monotonic seconds.
-            cuda: whether to measure by device events; None: if there is a GPU.
-        """
+        """cuda: whether to measure by device events; None: if there is a GPU."""
         self._clock = clock
         self._cuda = torch.cuda.is_available() if cuda is None else cuda
         self._parts: dict[str, float] = {}

@@ -96,14 +96,6 @@ class FlopsMeter:
     peak: float
     repeated_per_token: float = 0.0
 
-    def mfu(self, tokens_per_second: float) -> float:
-        """Return the model FLOPs utilisation, 0 to 1."""
-        return self.per_token * tokens_per_second / self.peak
-
-    def hfu(self, tokens_per_second: float) -> float:
-        """Return the hardware FLOPs utilisation, repeated work included, 0 to 1."""
-        return (self.per_token + self.repeated_per_token) * tokens_per_second / self.peak
-
 
 class Throughput:
     """Compute rates over the steps since the last reset, and the time that is left.
@@ -167,8 +159,9 @@ class Throughput:
         figures = {"tokens_per_second": tokens}
         if sequences:
             figures["sequences_per_second"] = sequences
-        if self._flops is not None:
-            figures |= {"mfu": self._flops.mfu(tokens), "hfu": self._flops.hfu(tokens)}
+        if (flops := self._flops) is not None:
+            done = flops.per_token + flops.repeated_per_token
+            figures |= {"mfu": flops.per_token * tokens / flops.peak, "hfu": done * tokens / flops.peak}
         eta = self.eta(total_steps)
         return figures if eta is None else figures | {"eta_seconds": eta}
 

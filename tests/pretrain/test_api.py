@@ -179,7 +179,7 @@ def test_sections_and_dotted_keys_and_short_flags_are_one_recipe():
             lambda: api.train(train={"lr": 0.1}, **{"train.lr": 0.2}),
             r"train\.lr is given two values, train\.lr=0\.1 and train\.lr=0\.2",
         ),
-        (lambda: api.train(data="nowhere"), "nowhere is not a prepared data folder: it has no manifest"),
+        (lambda: api.train(data="nowhere"), "nowhere is not prepared data: it has no manifest"),
         (
             lambda: api.prepare("a.txt", "d", vocabulry=300),
             r"unknown key vocabulry; did you mean vocabulary\?",

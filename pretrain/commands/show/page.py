@@ -45,14 +45,6 @@ _SPECIAL = re.compile(r"\[[A-Z]+\]|&lt;/?[a-z]+&gt;")
 
 
 @dataclass(frozen=True)
-class Searched:
-    """What the encoders find for a query, by the encoder's name."""
-
-    query: str
-    found: dict[str, list[Hit]]
-
-
-@dataclass(frozen=True)
 class Retrieval:
     """How well queries, first sentences of held-out paragraphs, retrieve the rest of their own paragraph.
 
@@ -167,8 +159,8 @@ def models_of(run: Path, config: Config, tokenizer: Any) -> dict[str, EmbeddingM
 
 def search(
     models: dict[str, EmbeddingModel], config: Config, tokenizer: Any, count: int, queries: list[str]
-) -> tuple[int, list[Searched]]:
-    """Return how many different sentences are searched, and what each model finds.
+) -> tuple[int, dict[str, dict[str, list[Hit]]]]:
+    """Return how many different sentences are searched, and query -> model -> what it finds.
 
     count: training sentences that are read.
     """
@@ -178,10 +170,11 @@ def search(
         name: nearest(model.encode_document(corpus), corpus, model.encode_query(asked), FOUND)
         for name, model in models.items()
     }
-    return len(corpus), [
-        Searched(query, {name: hits[number] for name, hits in hits_by_model.items()})
+    found = {
+        query: {name: hits[number] for name, hits in hits_by_model.items()}
         for number, query in enumerate(asked)
-    ]
+    }
+    return len(corpus), found
 
 
 def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:

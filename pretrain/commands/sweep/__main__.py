@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -43,6 +44,8 @@ from pretrain.common.shutdown import EXIT_CODES, REASONS
 from pretrain.config.recipe import find_recipe
 from pretrain.config.recipe import flags as keys
 from pretrain.telemetry.formats import format_seconds
+
+_print_line = partial(print, flush=True)
 
 
 class SweepFlags(BaseModel):
@@ -130,12 +133,9 @@ def _until_stopped(work: Callable[[], int]) -> int:
     try:
         return work()
     except StopRequested as stop:
-        print(
-            f"{REASONS[stop.request]}: stopped\n"
-            "  safe: all finished runs and evaluations, and the last checkpoint of unfinished runs\n"
-            f"  next: {shlex.join([*program().split(), *sys.argv[1:]])}",
-            file=sys.stderr,
-        )
+        again = shlex.join([*program().split(), *sys.argv[1:]])
+        print(f"{REASONS[stop.request]}: stopped\n  safe: what is finished, and checkpoints", file=sys.stderr)
+        print(f"  next: {again}", file=sys.stderr)
         return EXIT_CODES[stop.request]
 
 
@@ -245,10 +245,6 @@ def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
         raise UserError(f"--seed-list {','.join(words)}: give different whole numbers by commas, as 1,11,42")
     rows = {name: row.model_copy(update={"seeds": None}) for name, row in sweep.rows.items()}
     return sweep.model_copy(update={"seeds": list(map(int, words)), "rows": rows})
-
-
-def _print_line(text: str) -> None:
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
@@ -35,10 +35,8 @@ OURS = {"folder", "checkpoint.resume", "train.seed"}
 """Keys that the sweep itself sets for every run."""
 
 
-class Row(BaseModel):
+class Row(BaseModel, extra="forbid"):
     """A row of a table."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kind: Literal["trained", "start", "quoted"] = "trained"
     """trained: a run; start: the model that the recipe starts from, evaluated as it is; quoted: the paper's
@@ -63,10 +61,8 @@ class Row(BaseModel):
     """what must be known to compare"""
 
 
-class Figure(BaseModel):
+class Figure(BaseModel, extra="forbid"):
     """A figure that `finetune.figures` draws of a table."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kind: Literal["lines", "differences"]
     title: str = ""
@@ -78,10 +74,8 @@ class Figure(BaseModel):
     """lines: panel -> where to the right -> column; each row is then a line"""
 
 
-class Sweep(BaseModel):
+class Sweep(BaseModel, extra="forbid"):
     """A sweep file."""
-
-    model_config = ConfigDict(extra="forbid")
 
     title: str
     """of the table; default: the file's name"""
@@ -171,11 +165,7 @@ class Entry:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read a sweep file.
-
-    Raises:
-        UserError: it is missing, not YAML, or no sweep; the message names every fault.
-    """
+    """Read a sweep file."""
     tree = read_yaml(path)
     if "rows" not in tree:
         raise UserError(f"{path} is no sweep: it has no rows. Several seeds of one recipe: --config {path}")
@@ -198,9 +188,6 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
         given: overrides of the command line, which win over the file's; a relative value ({times: 2})
             multiplies them.
         size: of the recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
-
-    Raises:
-        UserError: a recipe or an override is wrong; the message names the row.
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):

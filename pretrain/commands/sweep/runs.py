@@ -15,22 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from pretrain.commands.sweep.file import Entry
+from pretrain.common import shutdown
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
 from pretrain.common.processes import failure_line, start_logged, wait_for_end
 from pretrain.common.run_folder import read_summary
-from pretrain.common.shutdown import (
-    EXIT_CODES,
-    INTERRUPT,
-    REASONS,
-    REQUEUE,
-    SIGNALS,
-    STOP,
-    STOP_FILE,
-    TERMINATE,
-    Shutdown,
-)
 from pretrain.config.run import DROPOUTS, Config
 from pretrain.telemetry.metrics_file import read_metrics
 
@@ -193,7 +183,7 @@ class Trainer:
     def __init__(self, launch: list[str], environment: dict[str, str], print_line: Callable[[str], None]):
         self.launch, self.environment, self.print_line = launch or [sys.executable], environment, print_line
         self.by_file = bool(launch)
-        self.shutdown = Shutdown(Path("."), watch_file=False)
+        self.shutdown = shutdown.Shutdown(Path("."), watch_file=False)
         self.failures: dict[str, str] = {}
 
     def train(self, run: SweepRun, heading: str) -> bool:
@@ -211,9 +201,8 @@ class Trainer:
                 if run.state == "done":
                     return True
                 begun = f", from step {run.steps_done:,}" if run.steps_done else ""
-                self.print_line(
-                    f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}/log.txt"
-                )
+                steps = f"{run.config.train.steps:,} steps{begun}"
+                self.print_line(f"{heading}{run.name}, {steps}; {run.folder}/log.txt")
                 words = [*self.launch, str(MAIN), *run.words(checkpoint__resume="auto")]
                 code = self._process(words, run.folder)
         except FolderTakenError as taken:
@@ -226,19 +215,15 @@ class Trainer:
 
         # the run itself was asked to stop; or it ended by a fault that may pass, and says so in its folder
         explained = read_verdict(run.folder) is not None
-        for request in (STOP, INTERRUPT, TERMINATE, REQUEUE):
-            if code == EXIT_CODES[request] and not explained:
+        for request in (shutdown.STOP, shutdown.INTERRUPT, shutdown.TERMINATE, shutdown.REQUEUE):
+            if code == shutdown.EXIT_CODES[request] and not explained:
                 raise StopRequested(request)
         self.failures[run.name] = failure_line(run.folder / "log.txt")
         self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
         return False
 
     def _process(self, words: list[str], folder: Path) -> int:
-        """Run a process to its end; return its exit status. It saves and ends if this process is killed.
-
-        Args:
-            folder: of the run, where its log and its stop file go.
-        """
+        """Run a process to its end; return its exit status. It saves and ends if this process is killed."""
         log = folder / "log.txt"
         try:
             child = start_logged(words, log, self.environment, append=True, at_parents_end=signal.SIGTERM)
@@ -251,16 +236,18 @@ class Trainer:
             request = self.shutdown.requested()
             if request and not stopping:
                 stopping = True
-                self.print_line(f"{REASONS[request]}: waiting for the run to save")
+                self.print_line(f"{shutdown.REASONS[request]}: waiting for the run to save")
                 if self.by_file:
-                    replace(folder / STOP_FILE, b"")
+                    replace(folder / shutdown.STOP_FILE, b"")
                 else:
-                    child.send_signal(next(number for number, what in SIGNALS.items() if what == request))
+                    child.send_signal(
+                        next(number for number, what in shutdown.SIGNALS.items() if what == request)
+                    )
 
         code = wait_for_end(child, pass_on_request)
         if stopping and self.by_file:
             # it may have ended before it saw the file, which must not stop the next start
-            remove_file(folder / STOP_FILE)
+            remove_file(folder / shutdown.STOP_FILE)
         return code
 
     def check_for_stop(self) -> None:

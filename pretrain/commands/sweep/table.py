@@ -11,6 +11,7 @@ import platform
 import statistics
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pretrain.commands.sweep.evaluations import EvaluatedModel, metric, models_o
 from pretrain.commands.sweep.file import Entry, Row, Sweep
 from pretrain.commands.sweep.runs import SweepPlan
 from pretrain.common.files import make_folder, replace_durably, to_json
+from pretrain.telemetry.formats import table
 from pretrain.telemetry.intervals import interval, interval_text, paired_error, unpaired_error
 
 Rows = dict[str, list[EvaluatedModel]]
@@ -73,11 +75,7 @@ def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
     for entry in plan.entries:
         row: dict[str, Any] = {
             "name": entry.name,
-            "kind": entry.row.kind,
-            "note": entry.row.note,
-            "paper": entry.row.paper,
-            "spread": entry.row.spread,
-            "at": entry.row.at,
+            **entry.row.model_dump(include={"kind", "note", "paper", "spread", "at"}),
             "runs": [],
         }
         rows.append(row)
@@ -100,11 +98,7 @@ def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
             row["runs"].append(of_run)
         row |= statistics_of([run["figures"] for run in row["runs"]], dev)
     content: dict[str, Any] = {
-        "title": sweep.title,
-        "source": sweep.source,
-        "paper_reports": sweep.paper_reports,
-        "notes": sweep.notes,
-        "figures": {name: figure.model_dump() for name, figure in sweep.figures.items()},
+        **sweep.model_dump(include={"title", "source", "paper_reports", "notes", "figures"}),
         "columns": columns_of(sweep),
         "own_columns": list(sweep.columns) or list(STANDARD),
         "seeds": plan.seeds,
@@ -188,19 +182,8 @@ def _difference(
         noise = _noise([noise_of(task) for task in tasks_of(metrics[title])], pair, chosen)
         around = interval(float(np.mean(first) - np.mean(second)), error, noise)
         if around is not None:
-            columns[title] = {
-                "mean": around.mean,
-                "low": around.low,
-                "high": around.high,
-                "told": around.told,
-                "over_pairs": noise is not None,
-            }
-    return {
-        "to": pair[1]["name"],
-        "seeds": common,
-        "one_seed": one_seed,
-        "columns": columns,
-    }
+            columns[title] = asdict(around) | {"told": around.told, "over_pairs": noise is not None}
+    return {"to": pair[1]["name"], "seeds": common, "one_seed": one_seed, "columns": columns}
 
 
 def _noise(tasks: list[Noises], pair: tuple[dict, dict], chosen: list[list[int]]) -> np.ndarray | None:
@@ -258,50 +241,40 @@ def tabulate(content: dict[str, Any]) -> str:
         for title, name in content["columns"].items()
         if not str(name).startswith(("geometry", "run.", "start."))
     ]
+    rows: list[tuple[str, ...]] = []
+
+    def line(name: str, kind: str, values: dict[str, float], spread: dict[str, float] | None = None) -> None:
+        cells = [
+            _cell(values.get(title), (spread or {}).get(title), 3 if title == "s/step" else 2)
+            for title in titles
+        ]
+        rows.append((name, kind, *cells))
+
+    for row in content["rows"]:
+        name, runs, named = row["name"], row["runs"], len(rows)
+        if row["kind"] != "quoted":
+            count = f"{len(runs)} of {row['wanted']} seeds" if row["kind"] == "trained" else "as it is"
+            line(name, f"ours, {count}", row["mean"], row["std"])
+            if len(runs) > 1:
+                most = {title: row["max"][title] for title in higher_is_better if title in row["max"]}
+                line("", "ours, max over seeds", most)
+                if row["by_dev"]:
+                    line("", "ours, seed with the best dev", row["by_dev"])
+            if (row.get("difference") or {}).get("columns"):
+                rows.append(("", *_differences(row["difference"], titles)))
+        if row["paper"] or row["kind"] == "quoted":
+            line("" if len(rows) > named else name, "paper", row["paper"], row["spread"])
     lines = [
         f"# {content['title']}",
         "",
         *([f"{content['source']}."] if content["source"] else []),
         "",
-        "| " + " | ".join(["row", "figures", *titles]) + " |",
-        "|---" * (len(titles) + 2) + "|",
-    ]
-
-    def line(
-        name: str,
-        kind: str,
-        values: dict[str, float],
-        spread: dict[str, float] | None = None,
-    ) -> None:
-        cells = [
-            _cell(values.get(title), (spread or {}).get(title), 3 if title == "s/step" else 2)
-            for title in titles
-        ]
-        lines.append("| " + " | ".join([name, kind, *cells]) + " |")
-
-    for row in content["rows"]:
-        name, runs, named = row["name"].replace("|", "\\|"), row["runs"], len(lines)
-        if row["kind"] != "quoted":
-            count = f"{len(runs)} of {row['wanted']} seeds" if row["kind"] == "trained" else "as it is"
-            line(name, f"ours, {count}", row["mean"], row["std"])
-            if len(runs) > 1:
-                line(
-                    "",
-                    "ours, max over seeds",
-                    {title: row["max"][title] for title in higher_is_better if title in row["max"]},
-                )
-                if row["by_dev"]:
-                    line("", "ours, seed with the best dev", row["by_dev"])
-            if (row.get("difference") or {}).get("columns"):
-                lines.append("| " + " | ".join(["", *_differences(row["difference"], titles)]) + " |")
-        if row["paper"] or row["kind"] == "quoted":
-            line("" if len(lines) > named else name, "paper", row["paper"], row["spread"])
-    lines.append("")
-    lines.append(
+        table(("row", "figures", *titles), rows),
+        "",
         f"Ours: mean ± standard deviation over seeds {', '.join(map(str, content['seeds']))}, each at its "
         "best step, by STS-B dev; from random weights, by the held-out masked-language loss if there is one."
-        + (f" The paper's figures: {content['paper_reports']}." if content["paper_reports"] else "")
-    )
+        + (f" The paper's figures: {content['paper_reports']}." if content["paper_reports"] else ""),
+    ]
     lines += _about_differences(content)
     lines += [f"{note}." for note in content["notes"]]
     for row in content["rows"]:
@@ -322,7 +295,7 @@ def _differences(difference: dict[str, Any], titles: list[str]) -> list[str]:
     for title in titles:
         found = difference["columns"].get(title)
         cells.append("" if found is None else interval_text(found["mean"], found["low"], found["high"]))
-    return [f"less {difference['to']}".replace("|", "\\|"), *cells]
+    return [f"less {difference['to']}", *cells]
 
 
 def _about_differences(content: dict[str, Any]) -> list[str]:
@@ -358,10 +331,10 @@ def _about_differences(content: dict[str, Any]) -> list[str]:
 def write(content: dict[str, Any], folder: Path) -> str:
     """Write table.md and results.json; return the table."""
     make_folder(folder)
-    table = tabulate(content)
-    replace_durably(folder / "table.md", table.encode())
+    text = tabulate(content)
+    replace_durably(folder / "table.md", text.encode())
     replace_durably(folder / "results.json", to_json(content))
-    return table
+    return text
 
 
 def _cell(value: float | None, spread: float | None, digits: int) -> str:

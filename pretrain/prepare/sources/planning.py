@@ -16,8 +16,7 @@ from pathlib import Path
 from augment.core.pretrained import hub_fault
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import nearest
-from pretrain.config.data import Source
-from pretrain.config.named_data import NAMED_DATA
+from pretrain.config.data import NAMED_DATA, Source
 from pretrain.data.manifest import MANIFEST, PAIRS
 from pretrain.prepare.sources.markup import MARKUP
 from pretrain.prepare.sources.readers import COMPRESSIONS, ReadTask, detect_layout, is_array, read_head
@@ -42,8 +41,6 @@ def plan_tasks(
     records: read records (`pretrain.prepare.sources.records`), not documents. structure: read documents with
     their structure (`pretrain.prepare.sources.structured`), of files in markup too. whole: with structure,
     read all of the text, files in markup and others, and every column that is known to hold text.
-
-    Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
     """
     tasks: list[ReadTask] = []
     for number, source in enumerate(sources):
@@ -57,17 +54,12 @@ def plan_tasks(
         raise UserError("source embedded holds no records: unit record reads files and datasets.")
     widths = {task.place: task.width for task in tasks if task.kind == "text"}
     if wrapped := [place for place, width in widths.items() if width]:
-        what = (
-            "each line is a record, and a paragraph is one with `layout: paragraphs` in the source"
-            if records
-            else "the lines of a paragraph are joined, unless the source has `unwrap: false`"
-        )
-        print(
-            f"note: {len(wrapped)} of {len(widths)} text files are hard-wrapped ({wrapped[0]} at column "
-            f"{widths[wrapped[0]]}): {what}",
-            file=sys.stderr,
-            flush=True,
-        )
+        what = "paragraphs are joined, unless the source has `unwrap: false`"
+        if records:
+            what = "each line is a record, and a paragraph is one with `layout: paragraphs` in the source"
+        which = f"{len(wrapped)} of {len(widths)} text files are hard-wrapped"
+        place = f"{wrapped[0]} at column {widths[wrapped[0]]}"
+        print(f"note: {which} ({place}): {what}", file=sys.stderr, flush=True)
     return tasks
 
 
@@ -85,9 +77,7 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
     if name.startswith("hub:"):
         return _plan_hub(number, source, name[4:])
     if re.match(r"\w+://", name):
-        raise UserError(
-            f"source {name} is an address. Download it, and name the file (prepared data: --data.remote)."
-        )
+        raise UserError(f"source {name} is an address: download it, and name the file (or --data.remote).")
     path = Path(name).expanduser()
     if any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):  # of `save_to_disk`
         size = sum(f.stat().st_size for f in path.rglob("*.arrow"))
@@ -106,8 +96,7 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
         hint = nearest(name, ["embedded", *NAMED_DATA]) if is_word else ""
         raise UserError(
             f"source {name}: no such file, folder or glob match (nothing there below {parent}){hint or '.'} "
-            "A Hugging "
-            "Face dataset is written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
+            "A Hugging Face dataset is hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
         )
     tasks = []
     for file in files:
@@ -118,9 +107,7 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
 
 
 def _empty(path: Path | str) -> UserError:
-    return UserError(
-        f"source {path} is empty: there is no text to prepare. Check the path, or download it again."
-    )
+    return UserError(f"source {path} is empty: check the path, or download it again.")
 
 
 def kind_of(name: str, structure: bool = False) -> str | None:
@@ -154,17 +141,12 @@ def _files(path: Path, structure: bool, whole: bool) -> list[Path] | None:
         files = [file for file in there if kind_of(file.name, structure)]
         if not files:
             kinds = _KINDS | MARKUP if structure else _KINDS
-            raise UserError(
-                f"source {path} holds no corpus file ({', '.join(kinds)}; {', '.join(COMPRESSIONS)})."
-            )
+            ends = ", ".join([*kinds, *COMPRESSIONS])
+            raise UserError(f"source {path} holds no corpus file ({ends}).")
         if others := [file.name for file in there if not kind_of(file.name, structure)]:
             named = ", ".join(others[:3]) + (", ..." if others[3:] else "")
-            print(
-                f"note: source {path}: {len(others)} of {len(there)} files are no corpus files by their "
-                f"names, and are not read: {named}",
-                file=sys.stderr,
-                flush=True,
-            )
+            said = f"{len(others)} of {len(there)} files are not read, by their names: {named}"
+            print(f"note: source {path}: {said}", file=sys.stderr, flush=True)
         return files
     return there or None
 
@@ -190,9 +172,6 @@ def _below(folder: Path) -> Iterator[Path]:
     """Yield what lies in a folder and in those below it, links to folders followed, each folder once.
 
     Hidden files and folders are left out: locks, work folders.
-
-    Raises:
-        UserError: a folder cannot be read; what is in it would be missing without a word.
     """
 
     def refuse(error: OSError) -> None:
@@ -275,15 +254,11 @@ def _hub_file(name: str, revision: str | None) -> Path:
     owner, dataset, file = name[4:].split("/", 2)
     fault = hub_fault()
     try:
-        return Path(
-            hf_hub_download(
-                f"{owner}/{dataset}",
-                file,
-                repo_type="dataset",
-                revision=revision,
-                local_files_only=bool(fault),
-            )
+        repository, local = f"{owner}/{dataset}", bool(fault)
+        found = hf_hub_download(
+            repository, file, repo_type="dataset", revision=revision, local_files_only=local
         )
+        return Path(found)
     # its HTTP library's kinds, which differ by version, and the hub's: no network, no such file
     except Exception as error:
         said = f"{fault}." if fault else str(error).splitlines()[0]

@@ -109,10 +109,7 @@ def _is_compressed(path: str) -> bool:
 
 
 def read_head(path: Path) -> str:
-    """Return the whole lines in the first megabyte of a text file.
-
-    Raises: UserError if the file is not UTF-8 text or cannot be decompressed.
-    """
+    """Return the whole lines in the first megabyte of a text file."""
     try:
         with naming_damage(str(path)), open_file(path) as stream:
             probe = stream.read(_PROBE_BYTES)
@@ -120,9 +117,8 @@ def read_head(path: Path) -> str:
     except UnicodeDecodeError as error:
         ending = next((end for start, end in _MAGIC.items() if probe.startswith(start)), "")
         if ending:
-            raise UserError(
-                f"source {path} is compressed: mv {shlex.join([str(path), f'{path}{ending}'])}"
-            ) from error
+            names = shlex.join([str(path), f"{path}{ending}"])
+            raise UserError(f"source {path} is compressed: mv {names}") from error
         raise UserError(f"source {not_utf8(path, probe, f'byte {error.start}')}") from error
 
 
@@ -179,8 +175,7 @@ def too_long(task: ReadTask, position: int, otherwise: str = "") -> UserError:
     """
     return UserError(
         f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB{otherwise}. Break it into "
-        "lines or rows, a document each; or allow more (it takes some 130 times as much memory, if it is one "
-        "sentence): "
+        "lines or rows, a document each; or allow more, for 130 times as much memory: "
         f"""--source '[{{source: "{task.place}", line_megabytes: N}}]'"""
     )
 

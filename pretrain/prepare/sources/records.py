@@ -22,7 +22,7 @@ from pretrain.config.data import Source
 from pretrain.data.batch import NEGATIVE, column_of
 from pretrain.prepare.sources import readers
 from pretrain.prepare.sources.readers import ReadTask
-from pretrain.prepare.sources.rows import BrokenRow, Row, about_first_line, is_unicode, json_rows, table_rows
+from pretrain.prepare.sources.rows import BrokenRow, about_first_line, is_unicode, json_rows, table_rows
 
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL, SCORE = "label", "score"
@@ -178,7 +178,8 @@ def _rows_of_fields(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[
 
     rows = json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose)
     for position, row in rows:
-        row = _whole(task, position, row)
+        if isinstance(row, BrokenRow):
+            raise _fault(task, position, row.why)
         fields = tuple(row)
         if fields not in known:
             known[fields] = _columns(fields, source, partial(_fault, task, position))
@@ -189,12 +190,6 @@ def _rows_of_fields(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[
             with suppress(ValueError):  # what is no number is refused as what it is
                 record[SCORE] = float(score) if score.strip() else None
         yield position, record
-
-
-def _whole(task: ReadTask, position: int, row: Row | BrokenRow) -> Row:
-    if isinstance(row, BrokenRow):
-        raise _fault(task, position, row.why)
-    return row
 
 
 def _number(text: str) -> int | str | None:

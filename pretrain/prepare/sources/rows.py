@@ -19,17 +19,8 @@ from typing import Any
 from augment.core.errors import shortened
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
-from pretrain.prepare.sources.readers import (
-    ReadTask,
-    Stream,
-    naming_damage,
-    numbered_documents,
-    open_file,
-    passages,
-    read_head,
-    too_long,
-    where,
-)
+from pretrain.prepare.sources import readers
+from pretrain.prepare.sources.readers import ReadTask, where
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 _BATCH = 256
@@ -67,7 +58,7 @@ def json_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
     if task.layout == "array":
         yield from _array_rows(task)
         return
-    for position, line in numbered_documents(task):
+    for position, line in readers.numbered_documents(task):
         row: Any = None
         try:
             row = json.loads(line.removeprefix("\ufeff"))  # a file's byte order mark
@@ -85,7 +76,7 @@ def json_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
 def _array_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
     """Yield (line, member) of an array of objects, or of objects that are written over several lines each."""
     decode = json.JSONDecoder().raw_decode
-    with naming_damage(task.place), open_file(task.place) as stream:
+    with readers.naming_damage(task.place), readers.open_file(task.place) as stream:
         text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape")
         buffer, line, number, array = "", 0, 0, None
         while block := text.read(_PROBE):
@@ -114,7 +105,7 @@ def _array_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
             if fault:
                 raise UserError(f"source {where(task, line)}: {fault}; it begins {buffer[:60]!r}.")
             if len(buffer) > task.longest:
-                raise too_long(task, line, f", or not JSON from here: {buffer[:60]!r}")
+                raise readers.too_long(task, line, f", or not JSON from here: {buffer[:60]!r}")
         ending = "".join(buffer.split())
         if ending not in (("]", "[]") if array else ("",)):
             fault = f"not JSON, or the file is cut short here: {buffer[:60]!r}"
@@ -138,10 +129,7 @@ def about_first_line(task: ReadTask, fields: Sequence[str]) -> str:
 
 
 def table_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:
-    """Yield (position, fields) of the task's rows of a table or dataset, of the columns chosen.
-
-    Raises: UserError, naming file and row or rows, for data that is damaged or not what its name says.
-    """
+    """Yield (position, fields) of the task's rows of a table or dataset, of the columns chosen."""
 
     def choose_once(fields: tuple[str, ...]) -> Sequence[str]:
         chosen = choose(fields)
@@ -158,13 +146,13 @@ def table_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple
     for position, row in rows:
         texts = () if isinstance(row, BrokenRow) else row.values()
         if any(isinstance(text, str) and len(text) > task.longest for text in texts):
-            raise too_long(task, position)
+            raise readers.too_long(task, position)
         yield position, row
 
 
 def _csv_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:
     csv.field_size_limit(task.longest)
-    with naming_damage(task.place), open_file(task.place) as stream:
+    with readers.naming_damage(task.place), readers.open_file(task.place) as stream:
         rows = _numbered_rows(task, stream)
         header = next(rows, (0, []))[1]
         wanted = set(choose(tuple(header)))
@@ -180,7 +168,7 @@ def _csv_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | Broke
                 yield position, {field: row[number] for number, field in chosen}
 
 
-def _numbered_rows(task: ReadTask, stream: Stream) -> Iterator[tuple[int, list[str]]]:
+def _numbered_rows(task: ReadTask, stream: readers.Stream) -> Iterator[tuple[int, list[str]]]:
     """Yield rows that are not blank, each with the number of its first line from 0.
 
     A quoted field may hold line breaks.
@@ -191,7 +179,7 @@ def _numbered_rows(task: ReadTask, stream: Stream) -> Iterator[tuple[int, list[s
     def lines() -> Iterator[str]:
         while line := text.readline(task.longest + 1):
             if len(line) > task.longest:
-                raise too_long(task, reader.line_num)
+                raise readers.too_long(task, reader.line_num)
             yield line
 
     if task.kind == "tsv":  # has no quotes: a field is what lies between tabs
@@ -206,7 +194,7 @@ def _numbered_rows(task: ReadTask, stream: Stream) -> Iterator[tuple[int, list[s
             row = next(reader, None)
         except csv.Error as error:
             if "field limit" in str(error):
-                raise too_long(task, position) from error
+                raise readers.too_long(task, position) from error
             hint = "" if task.kind == "tsv" else " A quote inside quotes is written twice."
             raise UserError(f"source {where(task, position)}: not {task.kind} ({error}).{hint}") from error
         if row is None:
@@ -217,7 +205,7 @@ def _numbered_rows(task: ReadTask, stream: Stream) -> Iterator[tuple[int, list[s
 
 def _has_escaped_quotes(place: str) -> bool:
     """Return whether a csv file writes \\" for a quote inside quotes, as Spark and MySQL do."""
-    with open_file(place) as stream:
+    with readers.open_file(place) as stream:
         head = stream.read(_PROBE).decode("utf-8", "replace")
     if '\\"' in head:
         try:
@@ -345,12 +333,12 @@ def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
         yield from module_documents(task.stripe, task.stripes)
         return
     if task.kind == "text":
-        texts = numbered_documents(task)
+        texts = readers.numbered_documents(task)
     else:
         texts = _field_texts(task, source, faults)
         if source.layout == "passages":
-            texts = passages(texts)
-    words = words_of(read_head(Path(task.place))) if task.width else frozenset()
+            texts = readers.passages(texts)
+    words = words_of(readers.read_head(Path(task.place))) if task.width else frozenset()
     for position, text in texts:
         text = as_unicode(text, task, position, faults)
         width = task.width

@@ -16,19 +16,10 @@ import numpy as np
 from datatrove.data import Document
 
 from pretrain.prepare import buckets as bk
+from pretrain.prepare import work_folder as files
 from pretrain.prepare.sentences import is_prose, sentences_of
 from pretrain.prepare.sources.rows import Faults, documents
-from pretrain.prepare.work_folder import (
-    MOST_PAIRS,
-    Decision,
-    DocumentCounts,
-    HashRange,
-    Pairs,
-    PlannedStep,
-    SentenceCounts,
-    UnreadRows,
-    sample_of,
-)
+from pretrain.prepare.work_folder import PlannedStep
 
 
 def pairs_of(paragraphs: list[list[str]]) -> list[tuple[str, str]]:
@@ -53,9 +44,9 @@ class ReadSource(PlannedStep):
             if text:
                 counts["documents_read"] += 1
                 yield Document(text, f"{rank}/{number}", metadata={"source": task.source})
-        DocumentCounts(counts).write(self.work, rank)
+        files.DocumentCounts(counts).write(self.work, rank)
         if faults.named:
-            UnreadRows(named=faults.named).write(self.work, rank)
+            files.UnreadRows(named=faults.named).write(self.work, rank)
 
 
 class Scatter(PlannedStep):
@@ -69,7 +60,7 @@ class Scatter(PlannedStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         config, seed = self.config, self.config.seed
         counts: Counter[str] = Counter()
-        hashes, pairs = HashRange(), Pairs([])
+        hashes, pairs = files.HashRange(), files.Pairs([])
         decision = self.decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         signatures = bk.RunWriter(self.work / "signatures", f"{rank:05d}", self.buckets, bk.SIGNATURE)
@@ -91,8 +82,8 @@ class Scatter(PlannedStep):
                 blocks = re.split(r"\n\s*\n", document.text)
                 split = map(sentences_of, blocks)
                 pairs.root += pairs_of([[one for one in block if one in kept_ones] for block in split])
-                if len(pairs.root) > 2 * MOST_PAIRS:
-                    pairs.root = sample_of(pairs.root)
+                if len(pairs.root) > 2 * files.MOST_PAIRS:
+                    pairs.root = files.sample_of(pairs.root)
             parts = [(key, encoded, heldout)]
             if decision and decision.cut and decision.key == key and len(encoded) > 1:
                 counts["documents_cut"] += 1
@@ -112,8 +103,8 @@ class Scatter(PlannedStep):
         texts.flush()
         signatures.flush()
         hashes.write(self.work, rank)
-        Pairs(sample_of(pairs.root)).write(self.work, rank)
-        SentenceCounts(counts).write(self.work, rank)
+        files.Pairs(files.sample_of(pairs.root)).write(self.work, rank)
+        files.SentenceCounts(counts).write(self.work, rank)
 
     def _prose(self, sentences: list[str], counts: Counter[str]) -> list[str]:
         """Return the sentences of a document that are prose; of running text, all or none."""
@@ -129,11 +120,11 @@ class Scatter(PlannedStep):
         counts["sentences_not_prose"] += len(sentences) - len(prose)
         return prose
 
-    def decision(self) -> Decision | None:
+    def decision(self) -> files.Decision | None:
         """Return what the stage `heldout` has decided, when it runs this task again."""
-        return Decision.read(self.work) if Decision.exists(self.work) else None
+        return files.Decision.read(self.work) if files.Decision.exists(self.work) else None
 
-    def is_heldout(self, key: int, decision: Decision | None, hashes: HashRange) -> bool:
+    def is_heldout(self, key: int, decision: files.Decision | None, hashes: files.HashRange) -> bool:
         """Return whether the document of a key is held out; its hash is noted in `hashes`."""
         number = int(bk.mixed(np.array([key], np.uint64), bk.HELDOUT_SALT)[0])
         hashes.add(number, key)
@@ -156,7 +147,7 @@ class EnsureSplits(PlannedStep):
         self.reading = reading
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        ranges = HashRange.read_all(self.work)
+        ranges = files.HashRange.read_all(self.work)
         decision = _decide(list(ranges.values()), self.config.heldout)
         if decision is None:
             return
@@ -168,7 +159,7 @@ class EnsureSplits(PlannedStep):
                     stream = step.run(stream, task, len(ranges))
 
 
-def _decide(ranges: list[HashRange], share: float) -> Decision | None:
+def _decide(ranges: list[files.HashRange], share: float) -> files.Decision | None:
     """Return which document to decide on; None if the hashes fill both splits, or there is no text at all."""
     smallest = min((hashes.smallest for hashes in ranges if hashes.smallest), default=None)
     largest = max((hashes.largest for hashes in ranges if hashes.largest), default=None)
@@ -177,7 +168,7 @@ def _decide(ranges: list[HashRange], share: float) -> Decision | None:
     if bk.is_below(smallest[0], share) and not bk.is_below(largest[0], share):
         return None
     if smallest == largest:
-        return Decision(key=smallest[1], cut=True, heldout=False)
+        return files.Decision(key=smallest[1], cut=True, heldout=False)
     if bk.is_below(smallest[0], share):
-        return Decision(key=largest[1], cut=False, heldout=False)
-    return Decision(key=smallest[1], cut=False, heldout=True)
+        return files.Decision(key=largest[1], cut=False, heldout=False)
+    return files.Decision(key=smallest[1], cut=False, heldout=True)

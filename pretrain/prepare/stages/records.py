@@ -17,6 +17,7 @@ import numpy as np
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.prepare import buckets as bk
+from pretrain.prepare import work_folder as files
 from pretrain.prepare.packing import Packed, fit_records, one_per_sequence
 from pretrain.prepare.sources.markup import Pair
 from pretrain.prepare.sources.readers import ReadTask, where
@@ -35,17 +36,7 @@ from pretrain.prepare.sources.structured import structured
 from pretrain.prepare.stages.build import Build, CorpusTokenizer, choose
 from pretrain.prepare.stages.read import Scatter
 from pretrain.prepare.stages.tokenizer import MakeTokenizer
-from pretrain.prepare.work_folder import (
-    MOST_SHOWN,
-    Columns,
-    HashRange,
-    PlannedStep,
-    SentenceCounts,
-    ShownPairs,
-    TaskColumns,
-    UnreadRows,
-    sample_of,
-)
+from pretrain.prepare.work_folder import PlannedStep
 
 _COLUMNS = [
     *column_names(MOST_NEGATIVES + 3),
@@ -59,7 +50,7 @@ class ScatterRecords(Scatter):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         seed, task = self.config.seed, self.plan.tasks[rank]
         counts: Counter[str] = Counter()
-        hashes = HashRange()
+        hashes = files.HashRange()
         decision = self.decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         first: TextRecord | None = None
@@ -83,10 +74,10 @@ class ScatterRecords(Scatter):
                 counts[f"records_with_{column}"] += bool(text)
         texts.flush()
         hashes.write(self.work, rank)
-        SentenceCounts(counts).write(self.work, rank)
+        files.SentenceCounts(counts).write(self.work, rank)
         if first is not None:
             columns = ["text", *(name for name in _COLUMNS[1:] if counts[f"records_with_{name}"])]
-            found = TaskColumns(columns=columns, labels=labels, position=first.position, scores=scores)
+            found = files.TaskColumns(columns=columns, labels=labels, position=first.position, scores=scores)
             found.write(self.work, rank)
 
     def _records(self, task: ReadTask, rank: int, counts: Counter[str]) -> Iterator[TextRecord]:
@@ -101,23 +92,20 @@ class ScatterRecords(Scatter):
             counts["documents"] += 1
             for kind, pairs in pairs_of(document, kinds, counts).items():
                 counts[f"pairs_of_{kind}"] += len(pairs)
-                shown[kind] = sample_of([*shown.get(kind, ()), *pairs], MOST_SHOWN)
+                shown[kind] = files.sample_of([*shown.get(kind, ()), *pairs], files.MOST_SHOWN)
                 yield from (TextRecord((*pair, "", ""), None, number) for pair in pairs)
-        ShownPairs(shown).write(self.work, rank)
+        files.ShownPairs(shown).write(self.work, rank)
         if faults.named:
-            UnreadRows(named=faults.named).write(self.work, rank)
+            files.UnreadRows(named=faults.named).write(self.work, rank)
 
 
 class AgreeOnColumns(PlannedStep):
-    """Find which columns any record has, how many labels, and how large scores are.
-
-    Raises: UserError where some records have labels, or scores, and others have none.
-    """
+    """Find which columns any record has, how many labels, and how large scores are."""
 
     stage = "columns"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        tasks, wanted = TaskColumns.read_all(self.work), self.config.pairs
+        tasks, wanted = files.TaskColumns.read_all(self.work), self.config.pairs
         if not tasks and wanted != "none":
             kind = "structure" if wanted == "structure" else f"kind {wanted}"
             raise UserError(f"{self.plan.described} has no pairs of {kind}: give other text, or other pairs")
@@ -128,15 +116,13 @@ class AgreeOnColumns(PlannedStep):
             )
             if having and without:
                 places = [where(self.plan.tasks[n], tasks[n].position) for n in (having[0], without[0])]
-                raise UserError(
-                    f"The record in {places[0]} has a {kind}, that in {places[1]} has none: give all, or none"
-                )
+                raise UserError(f"{places[0]} has a {kind}, {places[1]} has none: give all, or none")
         filled = {"text"}.union(*(task.columns for task in tasks.values()))
         labels = max((task.labels for task in tasks.values()), default=0) or None
         bounds = [score for task in tasks.values() for score in task.scores or ()]
         scores = (min(bounds), max(bounds)) if bounds else None
         columns = [name for name in _COLUMNS if name in filled]
-        Columns(columns=columns, labels=labels, scores=scores).write(self.work)
+        files.Columns(columns=columns, labels=labels, scores=scores).write(self.work)
 
 
 class MakeRecordTokenizer(MakeTokenizer):
@@ -152,8 +138,8 @@ class BuildRecords(Build):
     """Write the records of one bucket into its shard of each split."""
 
     @cached_property
-    def _columns(self) -> Columns:
-        return Columns.read(self.work)
+    def _columns(self) -> files.Columns:
+        return files.Columns.read(self.work)
 
     def _split(self, joined: str) -> tuple[list[str], int | float | None]:
         """Return the texts of all columns of a record, and its label or score."""

@@ -17,15 +17,10 @@ import numpy as np
 from augment.core.ragged import Ragged, offsets_of, segment_indices
 from pretrain.data.manifest import SPLITS
 from pretrain.prepare import buckets as bk
+from pretrain.prepare import work_folder as files
 from pretrain.prepare.packing import Packed
 from pretrain.prepare.stages.build import Pack, Shards
-from pretrain.prepare.work_folder import (
-    BuiltShards,
-    PlannedStep,
-    ResolveCounts,
-    ShuffledShards,
-    write_dropped,
-)
+from pretrain.prepare.work_folder import PlannedStep
 
 _SENTENCE, _DOCUMENT = 1 << 29, 1 << 30  # marks of a token that opens one, above its id
 _IDS = _SENTENCE - 1
@@ -42,8 +37,8 @@ class Resolve(PlannedStep):
         held = signatures["heldout"] == 1
         shared = signatures[held][np.isin(signatures["key"][held], signatures["key"][~held])]
         dropped = np.unique(shared[["document", "index"]])
-        write_dropped(self.work, rank, dropped)
-        ResolveCounts({"heldout_sentences_in_train": len(dropped)}).write(self.work, rank)
+        files.write_dropped(self.work, rank, dropped)
+        files.ResolveCounts({"heldout_sentences_in_train": len(dropped)}).write(self.work, rank)
 
 
 class ScatterSequences(Pack):
@@ -65,7 +60,7 @@ class ScatterSequences(Pack):
                 sequences.add((key, 4 * (high - low), 0, SPLITS.index(split)), tokens[low:high].tobytes())
             number += count
         sequences.flush()
-        BuiltShards(counts=counts).write(self.work, rank)
+        files.BuiltShards(counts=counts).write(self.work, rank)
 
 
 class ShuffleSequences(PlannedStep):
@@ -84,7 +79,7 @@ class ShuffleSequences(PlannedStep):
                     rows = order[stored.records["heldout"][order] == number]
                     if len(rows):
                         shards.write(split, _unmarked(stored, rows))
-        ShuffledShards(shards=shards.records()).write(self.work, rank)
+        files.ShuffledShards(shards=shards.records()).write(self.work, rank)
 
 
 def _marked(packed: Packed) -> np.ndarray:

@@ -29,15 +29,6 @@ class MakeTokenizer(PlannedStep):
         if self.config.annotate is not None:  # its script is checked before anything is parsed
             # the columns and the label of a record are lines
             check_corpus([line for text in self._some_texts() for line in text.split("\n")], self.annotation)
-        self._make()
-
-    def _some_texts(self) -> list[str]:
-        """Return some 1,000 texts, at random: drawn by hash."""
-        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
-        texts = bk.load_texts(runs, 0, 0, self.parts_of(runs, 0))
-        return texts.decode(np.arange(0, len(texts.records), max(1, len(texts.records) // 1000)))
-
-    def _make(self) -> None:
         config = self.config
         accented: float | None = None
         if config.tokenizer:
@@ -64,11 +55,14 @@ class MakeTokenizer(PlannedStep):
             accented = accented_share(self._some_texts())
         TokenizerSize(vocabulary_size=len(tokenizer), accented_letters=accented).write(self.work)
 
-    def sample(self) -> Iterator[str]:
-        """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs.
+    def _some_texts(self) -> list[str]:
+        """Return some 1,000 texts, at random: drawn by hash."""
+        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
+        texts = bk.load_texts(runs, 0, 0, self.parts_of(runs, 0))
+        return texts.decode(np.arange(0, len(texts.records), max(1, len(texts.records) // 1000)))
 
-        Raises: UserError if there is no text at all.
-        """
+    def sample(self) -> Iterator[str]:
+        """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the runs' order."""
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         weights = np.array([source.weight for source in self.config.sources])
         total = 0.0  # text that an epoch shows; 16 bytes are read per record, not the text

@@ -127,7 +127,7 @@ def test_what_is_compressed_is_read_and_damage_is_named(tmp_path, ending, pack):
         (["nowhere.txt", "--split"], "--text nowhere.txt: source nowhere.txt: no such file, folder or glob"),
         (["nowhere.txt"], "--text nowhere.txt: there is no such file"),
         (["https://x.org/a.txt"], "--text https://x.org/a.txt: there is no such file"),
-        (["https://x.org/a.txt", "--split"], "source https://x.org/a.txt is an address. Download it"),
+        (["https://x.org/a.txt", "--split"], "source https://x.org/a.txt is an address: download it"),
         ([",".join(["nowhere.txt"] * 30)], "nowhere.txt: there is no such file"),
         ([",".join(["nowhere.txt"] * 30), "--split"], "source nowhere.txt: no such file, folder or glob"),
         (["[{source: bodies.jsonl", "--split"], "--text is not YAML"),

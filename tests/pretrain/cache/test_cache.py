@@ -26,12 +26,13 @@ from augment.spec.sets import SETS
 from augment.text.draws import Draws
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
-from pretrain.cache import augmenting
+from pretrain.cache import run as cache_run
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation, pack
 from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
+from pretrain.data.worker import labels_of
 
 
 def plain(text: str) -> str:
@@ -134,17 +135,18 @@ def test_what_differs_in_quotes_and_blanks_only_is_no_augmentation(tiny_data, mo
     encoder = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 24)
     sentences = Annotation(pack([without_parse(text) for text in rewritten]), "en")
     keys = np.arange(4, dtype=np.uint64)
-    found = augmenting.augment(
+    found = cache_run.augment(
         build("requote", vocabulary, None, encoder), encoder(list(rewritten)), keys, sentences, 24
     )
-    assert [augmenting.OUTCOMES[number] for number in found.outcome] == [
+    assert [cache_run.OUTCOMES[number] for number in found.outcome] == [
         "same",
         "same",
         "not_applicable",
         "changed",
     ]
     assert found.rows.tolist() == [3] and found.tokens == encoder(["They left."])
-    assert found.labels(ViewSpec("augmented", "requote", labelled=True)).tolist() == [1, 1, 1, 0]
+    view, changed = ViewSpec("augmented", "requote", labelled=True), found.outcome == cache_run.CHANGED
+    assert labels_of(view, found.taken, changed).tolist() == [1, 1, 1, 0]
 
 
 def test_a_cache_holds_what_a_run_sees_on_line_in_its_first_epoch(tiny_data, tmp_path):

@@ -52,7 +52,15 @@ def call(monkeypatch, capsys):
 def test_shows_built_in_sentences_without_input(call):
     result = run("--aug", "del-span,reorder")
     assert result.returncode == 0, result.stderr
-    for text in ("original", "view 1", "view 2", "changed", "[DEL]", "WordPiece one was made", "4 sentences"):
+    for text in (
+        "original",
+        "view 1",
+        "view 2",
+        "changed",
+        "[DEL]",
+        "tokenizer: made of these",
+        "4 sentences",
+    ):
         assert text in result.stdout
     assert call("--aug", "del-span,reorder")[1] == result.stdout
     assert call("--aug", "del-span,reorder", "--seed", "1")[1] != result.stdout

@@ -165,7 +165,7 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
 def test_views_that_are_to_be_made_once_are_made_by_a_run(monkeypatch, capsys, folder, recipe):
     flags = ["--objective.name", "simcse", "--augment.positive", "reorder", "--data.cache", 1]
     code, _, said = run(monkeypatch, capsys, "--config", recipe, *flags)
-    assert code and "views of data.cache=1 in" in said and "--data.cache 0" in said
+    assert code and "the views of data.cache=1" in said and "--data.cache 0" in said
 
 
 def test_labels_of_a_cache_have_the_names_of_its_manifest(monkeypatch, capsys, folder, recipe, tmp_path):
@@ -206,7 +206,7 @@ def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, rec
         (["--aug", "del-spam"], "did you mean 'del-span'"),
         (["--train.global_bach", "4"], "did you mean --train.global-batch?"),
         (["--world-size", "5"], "data.lanes=4: start at most 4 ranks"),
-        (["--train.global_batch", "800"], "there are 600 sequences"),
+        (["--train.global_batch", "800"], "there are only 600 sequences"),
         (
             ["--model.max_positions", "32"],
             "raise model.max_positions, or prepare the data with max_length 32",

@@ -194,7 +194,7 @@ def test_a_holder_on_another_machine_keeps_its_lock_while_it_refreshes_it_and_no
     process.wait()
     # no process of that name can be asked after here: only time shows that it is gone
     with folder_lock(tmp_path):
-        assert "waiting up to 2 s to see whether that process is still alive" in capfd.readouterr().err
+        assert "waiting up to 2 s to see whether it is alive" in capfd.readouterr().err
 
 
 def test_who_has_lost_the_lock_stops_before_writing_more(tmp_path, hold):

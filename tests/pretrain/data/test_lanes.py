@@ -135,7 +135,7 @@ def test_replacements_depend_on_epoch_and_chunk_only():
 def test_batches_that_do_not_fit_are_refused():
     with pytest.raises(AssertionError):
         Lanes(SIZES, 0, 25, 8)
-    with pytest.raises(UserError, match=r"lower train\.global_batch = 400: there are 338 sequences"):
+    with pytest.raises(UserError, match=r"lower train\.global_batch: there are only 338 sequences"):
         Lanes(SIZES, 0, 400, 8)
 
 

@@ -160,5 +160,5 @@ def test_a_recorded_chunk_is_replaced_where_damage_is_refused_but_new_damage_is_
 def test_nothing_good_left(folder):
     for path in (folder / "train").glob("*.tar"):
         path.write_bytes(b"")
-    with pytest.raises(UserError, match="is damaged, and 100 in its place"):
+    with pytest.raises(UserError, match="is damaged, and 100 others"):
         batches(folder, damaged="skip")

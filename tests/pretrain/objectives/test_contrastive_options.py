@@ -202,7 +202,7 @@ def test_a_heads_running_statistics_are_of_whole_vectors_alone():
         ({"matryoshka": [8, 8]}, "different widths"),
         ({"matryoshka": [8, 0]}, "different widths"),
         ({"matryoshka": [8], "matryoshka_weights": [1.0, 2.0]}, "one weight above 0"),
-        ({"matryoshka": [64, 8]}, "64 is wider than model.hidden_size=32"),
+        ({"matryoshka": [64, 8]}, "64 is wider than the vectors, 32"),
         ({"false_negatives": {"strategy": "itself"}}, "relative"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_loss_without_a_weight_is_named(tmp_path):
     (tmp_path / "mine.py").write_text(MINE.replace('return {"nearer": 1.0}', 'return {"neaer": 1.0}'))
     objective = build_objective(config(name=f"{tmp_path / 'mine.py'}:Nearer"), encoder())
     context = BatchContext(0, 0.0, torch.zeros(4, dtype=torch.long), {}, {}, None, 0)
-    with pytest.raises(UserError, match=r"Nearer: weights lacks the loss 'nearer'"):
+    with pytest.raises(UserError, match=r"Nearer: weights lacks 'nearer'"):
         objective.relate({role: torch.randn(4, WIDTH) for role in objective.roles}, context)
 
 
@@ -239,7 +239,7 @@ def test_a_checkpoint_older_than_a_key_had_its_default(tmp_path):
 
 def test_how_augcses_view_is_augmented_must_be_said():
     for weight in (0.005, 0):
-        with pytest.raises(UserError, match=r"augment\.augmented is missing: .* or to none"):
+        with pytest.raises(UserError, match=r"augment\.augmented is missing: .*, or none"):
             view_specs(config(name="augcse", augcse={"discriminator_weight": weight}))
     ablation = config(name="augcse", augcse={"discriminator_weight": 0, "positive": "augmented"})
     ablation.augment.augmented = "none"

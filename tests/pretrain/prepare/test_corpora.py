@@ -94,7 +94,7 @@ def test_files_of_a_folder_that_are_not_read_are_named(tmp_path, capsys):
     for name in ("a.txt", "notes.md", "b.docx"):
         write(tmp_path / name, "A text of some words.")
     assert everything(Source(source=str(tmp_path))) == ["A text of some words."]
-    said = "2 of 3 files are no corpus files by their names, and are not read: b.docx, notes.md"
+    said = "2 of 3 files are not read, by their names: b.docx, notes.md"
     assert said in capsys.readouterr().err
 
 
@@ -210,7 +210,7 @@ def test_misfits_are_named(tmp_path, name, content, message):
 
 def test_an_address_is_answered_by_how_to_read_what_is_there():
     for address in ("https://host/logs/a.jsonl.zst", "s3://bucket/logs"):
-        with pytest.raises(UserError, match=f"source {address} is an address.*Download it"):
+        with pytest.raises(UserError, match=f"source {address} is an address: download it"):
             plan_tasks([Source(source=address)])
 
 

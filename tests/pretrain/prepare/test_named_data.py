@@ -12,8 +12,7 @@ from huggingface_hub import constants
 from run_helpers import ROOT, environment, write_corpus
 
 from pretrain.common.errors import UserError
-from pretrain.config.data import DataConfig, Source
-from pretrain.config.named_data import NAMED_DATA
+from pretrain.config.data import NAMED_DATA, DataConfig, Source
 from pretrain.prepare.__main__ import data_flags, main
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.records import records

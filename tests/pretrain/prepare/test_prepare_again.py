@@ -223,7 +223,7 @@ def test_an_unfinished_preparation_of_another_version_is_refused(
     assert plan.pop("preparation") == PREPARATION
     SentenceCounts({}).write(path.parent)  # a task has ended
     path.write_text(json.dumps(plan if version is None else plan | {"preparation": version}))
-    with pytest.raises(UserError, match=r"unfinished preparation by another version.*--overwrite"):
+    with pytest.raises(UserError, match=r"unfinished preparation of another version.*--overwrite"):
         prepare(made, out, **QUIETLY)
     prepare(made, out, **QUIETLY, overwrite=True)
     prepare(made, tmp_path / "fresh", **QUIETLY)

@@ -127,7 +127,7 @@ def test_a_run_is_not_overwritten_and_data_is_not_exchanged(tiny_data, tmp_path)
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (other / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer))
-    refused(command(other, tmp_path / "run2"), "not the tokenizer", str(other))
+    refused(command(other, tmp_path / "run2"), "is not that of the shards", str(other))
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
@@ -287,7 +287,7 @@ def test_a_report_that_cannot_be_written_is_written_by_the_next_start(tiny_data,
     run.mkdir()
     (run / "report").write_text("in the way")
     words = command(tiny_data, run, train__steps=1, track="none")
-    refused(words, f"could not write {run}/report/summary.json: ", "then --resume auto")
+    refused(words, f"cannot write {run}/report/summary.json: ", "then --resume auto")
     (run / "report").unlink()
     finish(start([*words, "--resume", "auto"]))
     summary = json.loads((run / "report" / "summary.json").read_text())

@@ -84,7 +84,8 @@ WORSE = {
 def test_patience_ends_a_run_and_a_resume_keeps_the_count_bitwise(tiny_data, tmp_path):
     run, again = tmp_path / "run", tmp_path / "again"
     said = finish(start(command(tiny_data, run, **WORSE)))
-    assert "stopped early, after step 4 of 20: the last 2 evaluations were not better by held-out MLM" in said
+    assert "stopped early (train.patience), after step 4 of 20" in said
+    assert ": the last 2 evaluations were no better by held-out MLM" in said
     summary = read_summary(run)
     assert (summary["steps"], summary["best_step"], summary["stopped_early"]) == (4, 0, True)
     assert read_policy(run / "export")["step"] == 4 and read_policy(run / "best")["step"] == 0
@@ -103,7 +104,7 @@ def test_patience_ends_a_run_and_a_resume_keeps_the_count_bitwise(tiny_data, tmp
     more = WORSE | {"train__patience": 3, "checkpoint__resume": "auto"}
     said = finish(start(command(tiny_data, again, **more), ranks=2))
     assert "changed    train.patience: 2 until step 4, 3 from now on" in said
-    assert read_summary(again)["steps"] == 6 and "the last 3 evaluations were not better" in said
+    assert read_summary(again)["steps"] == 6 and "the last 3 evaluations were no better" in said
     # a branch counts its own evaluations
     branch = tmp_path / "branch"
     words = WORSE | {"checkpoint__resume": str(run / "checkpoints" / "step-00000004"), "train__steps": 8}

@@ -95,9 +95,11 @@ def test_eta_counts_sequences_where_the_batch_grows():
 
 
 def test_utilisation():
-    meter = FlopsMeter(per_token=6e6, peak=1e9, repeated_per_token=2e6)
-    assert meter.mfu(50.0) == pytest.approx(0.3)
-    assert meter.hfu(50.0) == pytest.approx(0.4)
+    clock = Clock()
+    meter = Throughput(clock, flops=FlopsMeter(per_token=6e6, peak=1e9, repeated_per_token=2e6))
+    clock.now += 2.0
+    meter.add(1, 100)
+    assert (meter.figures(10)["mfu"], meter.figures(10)["hfu"]) == pytest.approx((0.3, 0.4))
 
 
 def padded_flops(lm, length: int, backward: bool) -> float:
