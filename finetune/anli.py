@@ -26,13 +26,11 @@ from finetune.answers import Answers, examples_digest, from_text, to_text
 from finetune.flags import Encoder, EvalData, Out
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
-from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, until_stopped
+from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, stop_code_of, until_stopped
 from finetune.tuning.tasks import NLI, LabelledExamples, load
 from pretrain.benchmarks.files import DataSet, data_root, find, json_rows
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
-from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 MAX_LENGTH = 156
 EVALUATE_EVERY = 2000
@@ -93,12 +91,10 @@ def main(model: Encoder, *, eval_data: EvalData = "", out: Out = "", options: An
     sets = load_sets(eval_data, options.max_train)
     source = open_source(model)
     folder = folder_for(source.model, out)
-    shutdown = Shutdown(folder, watch_file=False)
+    stop_code = stop_code_of(folder)
 
     def work() -> None:
-        result = evaluate(
-            source, sets, options, folder / "anli", lambda: EXIT_CODES.get(shutdown.requested(), 0)
-        )
+        result = evaluate(source, sets, options, folder / "anli", stop_code)
         if options.max_train:
             result.incomplete(f"at most {options.max_train:,} training examples of each set")
         for name in ("epochs", "lr", "batch_size"):
@@ -201,7 +197,7 @@ def evaluate(
     """Fine-tune once per seed, or take what is in `folder`; Interrupted: a requested stop is saved."""
     from finetune.tuning.classifier import build_classifier, choose_precision
     from finetune.tuning.finetuning import Execution, FineTuning
-    from finetune.tuning.run_files import read_result, settings_digest
+    from finetune.tuning.run_files import checkpoint_of, read_result, settings_digest, write_result
 
     recipe, precision = options.recipe, choose_precision(options.precision)
 
@@ -228,14 +224,13 @@ def evaluate(
                 raise Interrupted(code)
             examples = sum(np.multiply(counts, weights))
             print(f"seed {seed}: {examples:,} examples per epoch", file=sys.stderr, flush=True)
-            checkpoint = path.with_suffix(".checkpoint")
             training = FineTuning(
                 build_classifier(source, len(NLI), recipe.dropout, seed),
                 train,
                 recipe,
                 seed,
                 lambda logits: _accuracies(logits, evaluated, "dev"),
-                Execution(precision, options.token_budget, checkpoint, stop_code, keep_weights=True),
+                Execution(precision, options.token_budget, checkpoint_of(path), stop_code, True),
                 rows=lambda seed, epoch: epoch_rows(counts, weights, seed, epoch),
                 evaluate_every=EVALUATE_EVERY,
             )
@@ -247,9 +242,7 @@ def evaluate(
                 "test_answers": to_text(answers),
                 **outcome.figures(),
             }
-            make_folder(folder)
-            replace_durably(path, to_json(entry))
-            remove_file(checkpoint)
+            write_result(path, entry)
         found.append(entry)
     protocol = (
         f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {options.seeds} seed(s)"
