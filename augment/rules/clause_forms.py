@@ -8,14 +8,9 @@ from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import balanced, named_words, word_set
 
 _PRESENT_BE = {(1, False): "am", (3, False): "is"}
-_SINGULAR = word_set(
-    "he she it this that each every everyone everybody someone somebody anyone anybody no-one nobody "
-    "one nothing"
-)
+_SINGULAR = named_words("clause_forms.singular")
 _NOMINATIVES = word_set("i you he she we they")
-_PLURAL = word_set(
-    "we us they them these those both many several few others people police cattle most all some"
-)
+_PLURAL = named_words("clause_forms.plural")
 _PLURAL_DETERMINERS = word_set("these those both many several few various numerous")
 RELATIVE = word_set("who which that whom whose")
 FINITE = ("VBD", "VBZ", "VBP", "MD")

@@ -10,6 +10,7 @@ from augment.text.word_forms import (
     is_name,
     lengths_by_word,
     like,
+    named_words,
     names_in,
     rewrite,
     word_list,
@@ -30,18 +31,13 @@ _TITLES = word_map(
 )
 # Written with a capital in front of a name these are titles, and swapped; other capitalised pairs are (parts
 # of) names.
-_RANKS = word_set(
-    "abbot abbess baron baroness duke duchess emperor empress king queen prince princess viscount "
-    "viscountess uncle aunt"
-)
+_RANKS = named_words("names.ranks")
 # What stands behind a "his" or "her" that owns nothing.
 _BEHIND_PRONOUNS = word_set("PUNCT ADP CCONJ SCONJ AUX DET PRON PART")
 _OWNED = word_set("NOUN PROPN ADJ NUM VERB ADV")  # what a noun phrase begins with
 _BEFORE_NO_PERSON = word_set("St. Saint San Fort Mount Lake Port the The - of de van von")
 _BEHIND_NO_PERSON = word_set("- River Street County Island Islands College University Church Bay City")
-_SECOND_NAMES = word_set(
-    "Ann Anne Beth Bob Ellen Fay Jean Jo Joe Kate Kay Lee Lou Louise Lynn Mae May Paul Ray Rose Sue"
-)
+_SECOND_NAMES = named_words("names.second_names")
 _QUOTES = frozenset("\"“‘'`") | {"``"}
 
 

@@ -9,7 +9,7 @@ from augment.core.entry import FILTERED_OUT, Parameter, augmentation, english
 from augment.core.errors import AugmentationError
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, rewrite, upper_first, word_set
+from augment.text.word_forms import Edit, named_words, rewrite, upper_first, word_set, word_table
 
 # What stands before a word is looked at behind its first letter: sought by a class of letters, words are
 # found sooner.
@@ -19,23 +19,7 @@ _WORDS = re.compile(
 _ONSET = re.compile(r"(?i)(?:[^aeiouy]*?qu|y(?=[aeiou])|[^aeiouy]+)")
 _URL = re.compile(r"\S*(?:://|www\.|@)\S*|\S+\.(?:com|org|net|edu|gov|io)\b\S*")
 _URL_PARTS = ("://", "www.", "@", ".com", ".org", ".net", ".edu", ".gov", ".io")
-# Homoglyphs of the Latin letters in Cyrillic and Greek and those with a diacritic, of Unicode's confusables;
-# written here.
-_LOOK_ALIKE = {
-    "a": "аạȧāąäáâàǎăɑα", "b": "ḅḇƀɓЬ", "c": "сϲċçćĉčƈ", "d": "ḍḏḓđɖɗď", "e": "еẹėȩēęëéêèěĕ", "f": "ƒḟ",
-    "g": "ġģǵĝǧğɡ",
-    "h": "ḥḫħһĥȟ", "i": "іịıīįïíîìǐ", "j": "јĵǰϳ", "k": "ḳķκќǩ", "l": "ḷļłĺľӏ", "m": "ṃṁḿ", "n": "ṇṅņñńňǹп",
-    "o": "оọȯōöóôòǒŏοσ",
-    "p": "рṗṕρ", "q": "ԛɋ", "r": "ṛṙŗŕřг", "s": "ѕṣṡşśŝš", "t": "ṭṫţťτ", "u": "ụūųüúûùǔŭυ", "v": "ṿṽνѵ",
-    "w": "ẉẇẅẃŵẁԝ",
-    "x": "хẋẍχ", "y": "уẏȳÿýŷỳγ", "z": "ẓżźẑž", "A": "АȦĀĄÄÁÂÀΑ", "B": "ВḂΒ", "C": "СĊÇĆĈČ", "D": "ḌḊĎĐ",
-    "E": "ЕĖĒĘËÉÊÈΕ",
-    "F": "ḞϜ", "G": "ĠĢĜĞ", "H": "НḢΗĤ", "I": "ІĪĮÏÍÎÌΙ", "J": "ЈĴ", "K": "КĶΚ", "L": "ḶĻĹĽ", "M": "МṀΜ",
-    "N": "ṄŅÑŃŇΝ",
-    "O": "ОȮŌÖÓÔÒΟ", "P": "РṖΡ", "Q": "ԚɊ", "R": "ṘŖŔŘ", "S": "ЅṠŞŚŜŠ", "T": "ТṪŢŤΤ", "U": "ŪŲÜÚÛÙ",
-    "V": "ѴṼ", "W": "ẆẄŴ",
-    "X": "ХẊΧ", "Y": "ҮẎŸÝΥ", "Z": "ŻŹŽΖ",
-}  # fmt: skip
+_LOOK_ALIKE = dict(word_table("look_alike.tsv"))
 
 
 @augmentation(
@@ -174,16 +158,10 @@ _CURRENCIES = {
     "€": ("euro", "euros", "cents"),
 }  # fmt: skip
 _LABELS = word_set("no no. nos. vol. p. pp. fig. # §")  # what they number keeps its figure
-_MONTHS = word_set(
-    "january february march april may june july august september october november december jan feb mar apr "
-    "jun jul aug sep sept oct nov dec"
-)
+_MONTHS = named_words("spelling.months")
 _PLURALS = word_set("people men women children feet")
 _DETERMINERS = word_set("the this that its his her their our")
-_BEFORE_YEARS = _MONTHS | word_set(
-    "in since by until till from of during before after around about circa c. between and to late early mid "
-    "summer winter spring autumn fall year"
-)
+_BEFORE_YEARS = _MONTHS | named_words("spelling.before_years")
 
 
 @english(

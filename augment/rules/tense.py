@@ -21,15 +21,10 @@ from augment.text.word_forms import Edit, like, named_words, rewrite, word_set
 _TENSES = ("past", "present", "future")
 _OF_TAG = {"VBD": "past", "VBZ": "present", "VBP": "present"}
 _CLAUSES = word_set("root conj ccomp advcl acl:relcl parataxis csubj csubj:pass relcl pcomp")
-_TIME = word_set(
-    "when while if before after until till once unless as whenever since because although though whereas"
-)
+_TIME = named_words("tense.time")
 _PAST_MODALS = {"can": "could", "may": "might", "shall": "should"}
 _PRESENT_MODALS = {"could": "can", "might": "may"}
-_MIDDLE = word_set(
-    "also both all always already ever never often usually generally still then now probably only just "
-    "sometimes soon thus"
-)
+_MIDDLE = named_words("tense.middle")
 _LONG_AGO = word_set("ago yesterday")
 _PERIODS = named_words("tense.periods")
 _YEAR = re.compile(r"1\d{3}s?|20[01]\d")

@@ -12,7 +12,7 @@ from augment.core.entry import Parameter, augmentation
 from augment.sda import chinese, modals, negation
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, balanced
+from augment.text.word_forms import Edit, balanced, named_words
 
 SOUND, PUBLISHED = "sound", "published"
 _PHRASES = Parameter(
@@ -122,9 +122,7 @@ _MARKS = {
 }
 # No comma stands behind words with these tags: what they introduce goes on.
 _INTRODUCING = frozenset({"IN", "DT", "PDT", "TO", "WDT", "WP", "WP$", "WRB", "PRP$", "CC", "MD"})
-_PARTED_OFF = frozenset(
-    {"by", "without", "after", "before", "while", "since", "instead", "besides", "despite"}
-)
+_PARTED_OFF = named_words("entries.parted_off")
 _WH = frozenset({"WDT", "WP", "WP$", "WRB"})
 
 

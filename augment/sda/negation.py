@@ -21,15 +21,12 @@ from augment.sda.prefixes import PREFIXES, deniable, prefixed, states_something
 from augment.text.draws import Draws
 from augment.text.negation import assertive, needs_negation
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, is_name, like, overlap, word_map, word_set
+from augment.text.word_forms import Edit, is_name, like, named_words, overlap, word_map, word_set
 
 _NOT = frozenset({"not", "n't", "n’t"})
 _WITHOUT = word_map("no=some nobody=somebody nothing=something nowhere=somewhere none=some")
 _DUTIES = word_set("must should ought shall sha may might need dare")
-_BEFORE_NOT = word_set(
-    "apparently certainly clearly definitely evidently hereby obviously perhaps presumably probably still "
-    "surely"
-)
+_BEFORE_NOT = named_words("negation.before_not")
 _ANY = word_set("any anyone anybody anything anywhere")
 _ALMOST = frozenset({"hardly", "scarcely", "barely"})
 _ANY_NEGATIVE = re.compile(
@@ -40,9 +37,7 @@ _TRACES = ("no", "ne", "hard", "scarce", "bare")  # of those: quicker to look fo
 # denies nothing.
 _BOUND_TO_NO = word_set("other sooner less fewer more later such means further earlier better")
 _ASIDES = word_set("doubt matter wonder")
-_FORMULAS = word_set(
-    "dear hi hello hey thanks thank thx cheers regards sincerely congratulations welcome such quite what"
-)
+_FORMULAS = named_words("negation.formulas")
 _ARGUMENTS = ("nsubj", "obj", "attr")
 _AMOUNTS = word_set("lots plenty loads tons number couple bit kind sort type most all half")
 

@@ -16,7 +16,7 @@ from augment.sda.english import (
     is_question,
 )
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, lower_first, word_set
+from augment.text.word_forms import Edit, lower_first, named_words, word_set
 
 PREFIXES = {
     # The paper's examples (sections 3.1 and 4.3). "Not that he did not come" is no sentence of its own, and
@@ -28,10 +28,7 @@ _PAIRS = {'"': '"', "“": "”", "'": "'", "‘": "’", "(": ")", "[": "]"}
 _APOSTROPHES = frozenset("'‘’")
 _ASIDE = frozenset({",", ";", ":", "-", "--", "–", "—"})
 _SPEECH = re.compile(r"[,.!?…—-][\"”’']")
-_ADVERBIAL = word_set(
-    "if when whenever while although though as since because after before once unless until where "
-    "wherever even"
-)
+_ADVERBIAL = named_words("prefixes.adverbial")
 _CONNECTIVE = word_set("so then plus also besides still otherwise hence thus therefore")
 _PAIRED = frozenset({"both", "either", "neither"})
 _RELATIVE = frozenset({"WDT", "WP", "WP$", "WRB"})
