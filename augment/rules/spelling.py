@@ -19,7 +19,7 @@ _WORDS = re.compile(
 _ONSET = re.compile(r"(?i)(?:[^aeiouy]*?qu|y(?=[aeiou])|[^aeiouy]+)")
 _URL = re.compile(r"\S*(?:://|www\.|@)\S*|\S+\.(?:com|org|net|edu|gov|io)\b\S*")
 _URL_PARTS = ("://", "www.", "@", ".com", ".org", ".net", ".edu", ".gov", ".io")
-_LOOK_ALIKE = dict(word_table("look_alike.tsv"))
+_LOOK_ALIKE = {letter: others for letter, others in word_table("look_alike.tsv")}  # noqa: C416
 
 
 @augmentation(

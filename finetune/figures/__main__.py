@@ -101,7 +101,8 @@ def _over_columns(content: Content, places: dict[str, str]) -> list[Line]:
     for number, row in enumerate(rows_with(content, "line")):
         there = sorted((float(x), row["mean"][title]) for x, title in places.items() if title in row["mean"])
         if there:
-            found.append(Line(row["name"], *zip(*there), colour(number)))
+            xs, ys = zip(*there)
+            found.append(Line(row["name"], xs, ys, colour(number)))
     return found
 
 

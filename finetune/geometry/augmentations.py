@@ -31,7 +31,7 @@ from augment.text.parsed import Parses
 from augment.tokens.synonyms import SynonymTable
 from finetune.encoders.embed import POOLER, embed_rows
 from finetune.encoders.models import EmbeddingModel
-from finetune.geometry import measures
+from pretrain.benchmarks import distinct
 from pretrain.data.tokenizer import tokenizer_of
 from pretrain.data.worker import clip
 
@@ -164,6 +164,16 @@ class AugmentedSentences:
         return embed_rows(self.encoder, tokens, [pooling])[pooling]
 
 
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return the rows scaled to length 1, float64[N, d]; a zero row stays zero."""
+    return distinct.unit(np.asarray(vectors, np.float64))
+
+
+def pair_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return 1 - cosine of corresponding rows of two [N, d], float64[N]."""
+    return np.square(unit(first) - unit(second)).sum(1) / 2
+
+
 def jaccard(first: str, second: str) -> float:
     """Return words (of Chinese: characters) that both texts have / that either has; 1 for none."""
     a, b = ({word.lower() for word in _WORD.findall(text)} for text in (first, second))
@@ -180,7 +190,7 @@ def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, flo
     if len(which) < 2:
         return figures
     before, after = sentences.vectors[which], view.vectors[which]
-    cosines = 1 - measures.pair_distances(before, after)
+    cosines = 1 - pair_distances(before, after)
     share = np.mean([change(sentences.originals[n], view.rows[n]) for n in which.tolist()])
     figures |= {
         "tokens_changed": 100 * float(share),

@@ -96,5 +96,6 @@ def augmentations(by_name: dict[str, Drawn], legend: dict[str, str]) -> Figure:
     for row, drawn in enumerate(by_name.values()):
         for label, shade, task in drawn:
             place = row + step * (labels.index(label) - (len(labels) - 1) / 2)
-            dots.append(Dot(place, *[task.scores["cosine"]] * 3, shade))
+            cosine = task.scores["cosine"]
+            dots.append(Dot(place, cosine, cosine, cosine, shade))
     return draw_dots({"cosine of original and view": dots}, list(by_name), legend)

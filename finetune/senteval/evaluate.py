@@ -15,8 +15,7 @@ from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.results import Evaluation, TaskResult
 from finetune.senteval.classifier import PairFeatures
-from finetune.senteval.protocol import SETTINGS, Setting, cross_validated, nested, split
-from finetune.senteval.relatedness import relatedness
+from finetune.senteval.protocol import SETTINGS, Setting, cross_validated, nested, relatedness, split
 from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Split, TaskSplits, check_name, files, load
 from pretrain.benchmarks.files import data_root
 from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator

@@ -11,8 +11,7 @@ from finetuning_helpers import PAIRS, sentence
 from finetune.encoders.embed import POOLINGS, embed_poolings, load_model
 from finetune.encoders.source import resolve
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
-from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
-from finetune.senteval.relatedness import relatedness
+from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, relatedness, split
 from finetune.tuning.classifier import build_classifier
 from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import encode_examples, open_source

@@ -11,8 +11,15 @@ from sklearn.model_selection import StratifiedKFold
 from torch import nn
 
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
-from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
-from finetune.senteval.relatedness import relatedness, two_point_targets
+from finetune.senteval.protocol import (
+    L2_GRID,
+    Setting,
+    cross_validated,
+    nested,
+    relatedness,
+    split,
+    two_point_targets,
+)
 from pretrain.common.errors import UserError
 
 FAST = ClassifierSettings(tenacity=2, epoch_size=2, max_epoch=20)
