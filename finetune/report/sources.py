@@ -25,7 +25,6 @@ class Subject:
     run: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
-    summary: dict[str, Any] | None = None
     evaluations: dict[tuple[str, str], Evaluation] = field(default_factory=dict)
 
     @property
@@ -87,9 +86,6 @@ def _subject(folder: Path) -> Subject | None:
 def _run(folder: Path) -> Subject:
     recipe, metrics = dict(leaves(read_yaml(folder / "config.yaml"))), read_metrics(folder / "metrics.jsonl")
     subject = Subject(folder, folder.resolve().name, True, recipe, list(metrics))
-    summary = folder / "report" / "summary.json"
-    if summary.is_file():
-        subject.summary = _json(summary)
     _add_results(subject, folder / "report")
     return subject
 
