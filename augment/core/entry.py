@@ -43,8 +43,8 @@ class Entry:
     meaning: whether it keeps the meaning of a sentence.
     needs: for tokens "synonyms" (a SynonymTable, passed by keyword), "del" (a tokenizer with [DEL]),
         "punctuation" (a tokenizer with punctuation marks); for text "parse" (heads and relations, with tags
-        and lemmas), "tags" (tags, parts of speech and lemmas), "wordnet", "model:NAME" (a model or vectors
-        that the parameters name).
+        and lemmas), "tags" (tags, parts of speech and lemmas), "wordnet", "model:WHAT" (a model or vectors
+        that parameters with a `variable` name).
     languages: spaCy's codes of those that it is written for; (): any. A pipeline refuses other parses.
     check: takes all parameters and returns what is wrong with them together, or None.
     require: called when a pipeline is built; raises AugmentationError where this machine lacks something.

@@ -15,20 +15,12 @@ from typing import Any
 import numpy as np
 
 from augment.core.entry import Parameter, augcse
-from augment.neural.models import (
-    LoadedModel,
-    PaddedBatch,
-    load_masked_lm,
-    on_device,
-    padded_batches,
-    require_named,
-)
+from augment.neural.models import LoadedModel, PaddedBatch, load_masked_lm, on_device, padded_batches
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import indefinite_article, upper_first
 
 VARIABLE = "CLEAR_MASKED_LM"
-NEED = "model:masked language model"
 ACTIONS = ("substitute", "insert", "random")
 # A word of letters between white space, without the punctuation around it; not a part of "U.S.", "don't",
 # "well-known" or a URL.
@@ -38,25 +30,21 @@ _LAST, _NEXT = re.compile(r"(\w+)\W*$"), re.compile(r"\W*(\w+)")
 _SEEN = 64  # characters searched for a neighbour
 
 
-def _load(name: str, values: dict[str, Any]) -> None:
-    example = "distilbert-base-uncased, or an export of this project"
-    _words_of(require_named(values["model"], name, "model", VARIABLE, "a masked language model", example))
-
-
 def _contextual(name: str, rate: float, action: str, sample: str, **fields: Any) -> Any:
     choice = "substitute words, insert some, or one of the two for each sentence"
     return augcse(
         "possibly altering",
         name=name,
-        needs=NEED,
+        needs="model:a masked language model",
         parameters=(
             Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE),
             Parameter("rate", rate, "share of the words, rounded up", 0, 1),
             Parameter("action", action, choice, choices=ACTIONS),
             Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
         ),
+        example=f"{name}:model=distilbert-base-uncased",
         sample=sample,
-        load=functools.partial(_load, name),
+        load=lambda values: _words_of(values["model"]),
         batch=True,
         **fields,
     )
