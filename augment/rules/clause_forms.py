@@ -69,14 +69,11 @@ def _ends_before(sentence: ParsedSentence, i: int) -> bool:
         return False
     if not behind.lstrip(_OPENING)[:1].isupper():
         return False
-    word = ended[:-1].split()[-1:] if ended[-1] == "." else []
-    return not word or not _is_abbreviation(word[0].lstrip(_OPENING))
-
-
-def _is_abbreviation(word: str) -> bool:
-    """Return whether the full stop behind a word may be its own: "Mr", "No", "J" or "U.S"."""
+    if ended[-1] != "." or not ended[:-1].split():
+        return True
+    word = ended[:-1].split()[-1].lstrip(_OPENING)  # whose full stop may be its own: "Mr", "No", "J" or "U.S"
     initials = word.isupper() and all(len(part) == 1 for part in word.split(".")) and word != "I"
-    return initials or word == "No" or word.lower() in _ABBREVIATIONS
+    return not (initials or word == "No" or word.lower() in _ABBREVIATIONS)
 
 
 def is_joined_by_and(sentence: ParsedSentence, i: int) -> bool:

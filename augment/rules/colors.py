@@ -87,8 +87,9 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False
     if tag == "NN" and [word.lower() for word in words[max(0, i - 2) : i]] == ["in", "the"]:
         return False  # "in the red"
-    if _is_black_and_white(words, j) or _is_of_people(sentence, i, before):
-        return False
+    around = " ".join(words[max(0, j - 2) : j + 3]).lower().replace("&", "and")
+    if " black and white " in f" {around} " or _is_of_people(sentence, i, before):
+        return False  # a picture without colours
     if words[j + 1 : j + 2] and words[j + 1] in _JOINTS:
         return False
     nouns = _nouns_behind(sentence, j)
@@ -120,12 +121,6 @@ def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
     while end < len(words) and sentence.tags[end].startswith("NN"):
         end += 1
     return words[k:end]
-
-
-def _is_black_and_white(words: list[str], j: int) -> bool:
-    """Return whether a word is of "black and white", which says that a picture has no colours."""
-    around = " ".join(words[max(0, j - 2) : j + 3]).lower().replace("&", "and").split()
-    return any(around[k : k + 3] == ["black", "and", "white"] for k in range(len(around)))
 
 
 def _is_of_people(sentence: ParsedSentence, i: int, before: list[str]) -> bool:

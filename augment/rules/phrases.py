@@ -67,7 +67,10 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     if not balanced(before) or not balanced(after):
         return None
     opens = opens_sentence(sentence, span[0])
-    new_subject = _as_subject(sentence, object_head, first, last, opens)
+    new_subject = sentence.span(first, last)
+    if first == last:
+        new_subject = _NOMINATIVE.get(sentence.lower(object_head), sentence.word(object_head))
+    new_subject = upper_first(new_subject) if opens else new_subject
     new_object = _as_object(sentence, subject, *span)
     edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
     edits.append((sentence.starts[first], *_close(sentence, first, last, new_object)))
@@ -144,13 +147,6 @@ def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
     if sentence.pos[i] not in ("NOUN", "PROPN", "PRON") or word in RELATIVE or word.endswith(_SELVES):
         return False
     return word not in ("there", "what", "other", "another", "one") and sentence.relation(i) != "expl"
-
-
-def _as_subject(sentence: ParsedSentence, head: int, first: int, last: int, opens: bool) -> str:
-    new = sentence.span(first, last)
-    if first == last:
-        new = _NOMINATIVE.get(sentence.lower(head), sentence.word(head))
-    return upper_first(new) if opens else new
 
 
 def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> str:
@@ -259,7 +255,9 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
         first += 1
     if not subject_last < verb or sentence.tags[verb] not in FINITE or is_torn(sentence, first, subject_last):
         return None
-    while verb + 1 < len(sentence) and _is_close_to_verb(sentence, verb + 1):
+    while verb + 1 < len(sentence) and (
+        sentence.lower(verb + 1) in ("n't", "n’t", "not") or sentence.relation(verb + 1) == "compound:prt"
+    ):
         verb += 1
     last = sentence.subtree(head)[1]
     for other in (*later, *_sharing(sentence, head, verb)):
@@ -329,7 +327,3 @@ def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:
     first = sentence.subtree(conjoined)[0]
     joints = [child for child in sentence.dependents(head, "cc") if head < child < conjoined]
     return min([first, *joints[-1:]])
-
-
-def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:
-    return sentence.lower(i) in ("n't", "n’t", "not") or sentence.relation(i) == "compound:prt"

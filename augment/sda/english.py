@@ -104,16 +104,12 @@ def main_clause(sentence: ParsedSentence) -> Clause | None:
     if clause is not None and sentence.tags[clause.finite] == "VB" and not is_infinitive(sentence, clause):
         return clause  # an imperative
     for child in sentence.children(root):
-        if sentence.relation(child) in _BESIDE and not is_introduced(sentence, child):
+        introduced = sentence.has_dependent(child, "mark")  # "(not sure) if it rains"
+        if sentence.relation(child) in _BESIDE and not introduced:
             other = clause_of(sentence, child)
             if other is not None and is_finite(sentence, other):
                 return other
     return clause
-
-
-def is_introduced(sentence: ParsedSentence, head: int) -> bool:
-    """Return whether a conjunction makes a clause a subordinate one: "(not sure) if it rains"."""
-    return sentence.has_dependent(head, "mark")
 
 
 def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:

@@ -39,10 +39,7 @@ def pi(sentence: ParsedSentence, draws: Draws) -> str | None:
     if not len(sentence):
         return None
     edits = _commas_at_clause(sentence, comma) or _mark_subject(sentence, draws, comma)
-    if edits:
-        return sentence.edit(edits)
-    text = sentence.edit([_final(sentence, exclamation)])
-    return None if text == sentence.text else text
+    return _edited(sentence, edits or [_final(sentence, exclamation)])
 
 
 @_sda(
@@ -65,7 +62,7 @@ def mv(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | No
         edits = modals.modal_edits(sentence, draws, phrases)
     else:
         edits = chinese.modal_edits(sentence, draws)
-    return sentence.edit(edits) if edits else None
+    return _edited(sentence, edits)
 
 
 @_sda(
@@ -79,8 +76,7 @@ def neg(sentence: ParsedSentence, draws: Draws) -> str | None:
     The main clause is negated, or, if it has a negative word (not, never, no, nobody, nothing), loses it;
     "no" before a sentence without a verb.
     """
-    edits = (negation if sentence.is_english else chinese).negation_edits(sentence, draws)
-    return _changed(sentence, edits) if edits else None
+    return _edited(sentence, (negation if sentence.is_english else chinese).negation_edits(sentence, draws))
 
 
 @_sda(
@@ -99,11 +95,11 @@ def dn(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | No
         edits = negation.double_negation_edits(sentence, draws, phrases)
     else:
         edits = chinese.double_negation_edits(sentence, draws)
-    return _changed(sentence, edits) if edits else None
+    return _edited(sentence, edits)
 
 
-def _changed(sentence: ParsedSentence, edits: list[tuple[int, int, str]]) -> str | None:
-    text = sentence.edit(edits)
+def _edited(sentence: ParsedSentence, edits: list[Edit] | None) -> str | None:
+    text = sentence.edit(edits or ())
     return None if text == sentence.text else text
 
 

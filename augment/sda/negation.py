@@ -18,7 +18,6 @@ from augment.sda.english import (
     finite_tag,
     is_assertion,
     is_finite,
-    is_introduced,
     is_question,
     main_clause,
     negate,
@@ -145,7 +144,7 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
     ... nor". "Any" behind it becomes "some".
     """
     if clause.negation is not None:
-        return True, _without_not(sentence, clause)
+        return True, _with_some(sentence, clause.negation, affirm(sentence, clause))
     before = negation_before_subject(sentence, clause)
     if before is not None:  # "not all men came"
         return True, [without_words(sentence, before)]
@@ -177,11 +176,6 @@ def _without_plain_not(sentence: ParsedSentence, i: int) -> list[Edit] | None:
     if not any(word[:1].isalnum() for number, word in enumerate(sentence.words) if number != i):
         return None
     return _with_some(sentence, i, [without_words(sentence, i)])
-
-
-def _without_not(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
-    assert clause.negation is not None  # the callers look
-    return _with_some(sentence, clause.negation, affirm(sentence, clause))
 
 
 def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None) -> list[Edit] | None:
@@ -338,14 +332,17 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
     as the phrase denies all that follows ("It rained, and it is not true that he did not come"). None where
     it would deny more than that clause, or tear a quotation from what is said of it.
     """
-    if main.subject is None or main.subject > main.finite or _is_fragment(sentence, main.head, main.subject):
+    if main.subject is None or main.subject > main.finite:
         return None
+    marks = (child for child in sentence.dependents(main.head, "mark") if child < main.subject)
+    if any(sentence.lower(child) not in _CONNECTIVE for child in marks):
+        return None  # a reason or condition by itself: "Because it rained."
     heads, clause, subject, first = [main.head], main, main.subject, 0
     for head in heads:
         joined = [child for child in sentence.dependents(head, "conj") if child > main.finite]
         heads += joined
         for child in joined:
-            other = clause_of(sentence, child) if not is_introduced(sentence, child) else None
+            other = clause_of(sentence, child) if not sentence.has_dependent(child, "mark") else None
             if other is None or other.subject is None or child <= clause.head:
                 continue
             if is_finite(sentence, other):
@@ -376,12 +373,6 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
         if commas and sentence.subject(child) is not None:
             return None
     return clause, first
-
-
-def _is_fragment(sentence: ParsedSentence, head: int, subject: int) -> bool:
-    """Return whether the main clause is a reason or condition by itself ("Because it rained.")."""
-    marks = (child for child in sentence.dependents(head, "mark") if child < subject)
-    return any(sentence.lower(child) not in _CONNECTIVE for child in marks)
 
 
 def states_something(sentence: ParsedSentence) -> bool:
