@@ -136,9 +136,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
         rows = load("MNLI", data).splits["train"] if path.suffix == ".tsv" else read_jsonl(path, corpus.keys)
         if len(rows) != corpus.size:
             notes.append(f"{corpus.name}: {len(rows):,} training examples here, {corpus.size:,} as published")
-        if max_train and len(rows) > max_train:
-            rows = rows.sample(max_train)
-        train[corpus.name] = rows
+        train[corpus.name] = rows.limited(max_train)
     if not train:
         places = ", ".join(place for corpus in TRAINING for place in corpus.places)
         raise UserError(f"there is nothing to train on in {root}: none of {places}")

@@ -138,10 +138,6 @@ def _csv_line(cells: Iterable[Any]) -> str:
     return stream.getvalue()[:-1]
 
 
-def _tsv_line(cells: Iterable[Any]) -> str:
-    return "\t".join(map(_cell, cells))
-
-
 def _table(path: str, columns: Mapping[str, str], line: Callable[[Iterable[Any]], str]) -> File:
     """Return a file with a header. columns: title -> column on the hub; line: of cells."""
     return File(path, lambda _, row: line(row[name] for name in columns.values()), line(columns))
@@ -163,7 +159,7 @@ def _glue(task: GlueTask) -> HubSet:
             line = lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}"  # noqa: E731
             splits[split] = File(task.file(split), line)
         else:
-            splits[split] = _table(task.file(split), columns, _tsv_line)
+            splits[split] = _table(task.file(split), columns, lambda cells: "\t".join(map(_cell, cells)))
     return HubSet(
         "nyu-mll/glue",
         {split.replace("dev", "validation"): (file,) for split, file in splits.items()},

@@ -277,17 +277,10 @@ class EvaluationRecord:
 
     def _of(self, unit: EvaluationJob, root: Path) -> dict[str, Any]:
         """Return all that a unit's figures depend on, as JSON gives it back."""
-        stamps = [[str(path), *_stamp(path)] for path in unit.files(root)]
+        there = ((path, path.stat() if path.is_file() else None) for path in unit.files(root))
+        stamps = [[str(path), *((now.st_size, now.st_mtime_ns) if now else ())] for path, now in there]
         own = {} if unit.command.trains else {**self.settings, "precision": self._precision(unit)}
         return {"identity": self.identity, "words": unit.words, "data": stamps, **own}
 
     def _precision(self, unit: EvaluationJob) -> str:
         return self.settings["precision"] if unit.command.takes_precision else "fp32"
-
-
-def _stamp(path: Path) -> list[int]:
-    try:
-        status = path.stat()
-    except OSError:
-        return []
-    return [status.st_size, status.st_mtime_ns]

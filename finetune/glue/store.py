@@ -48,7 +48,7 @@ class RunStore:
     ):
         self.options = options.model_copy(update={"precision": choose_precision(options.precision)})
         self.source, self.folder, self.stop_code = source, folder, stop_code
-        self.data = {name: self._limited(task) for name, task in data.items()}
+        self.data = {name: task.limited(options.max_train) for name, task in data.items()}
         self.runs = options.runs(list(data))
         self._digests: dict[tuple[str, str], str] = {}
         self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
@@ -144,12 +144,6 @@ class RunStore:
             **outcome.figures(),
             "cut": {split: encoded.cut for split, encoded in sets.items() if encoded.cut},
         }
-
-    def _limited(self, data: GlueData) -> GlueData:
-        train, most = data.splits.get("train"), self.options.max_train
-        if not most or train is None or len(train) <= most:
-            return data
-        return GlueData(data.task, data.splits | {"train": train.sample(most)}, data.notes)
 
     def _sets(self, task: str) -> dict[str, Encoded]:
         """Return training and dev sets, tokenised; they are kept until another task is asked for."""

@@ -96,20 +96,19 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting)
 
 
 def cross_validated(
-    train: Tensor, labels: np.ndarray, test: Tensor, test_labels: np.ndarray, classes: int, setting: Setting
+    features: Tensor, labels: np.ndarray, size: int, classes: int, setting: Setting
 ) -> Accuracy:
-    """Choose L2 by cross-validation on train, and test once: TREC, MRPC."""
+    """Choose L2 by cross-validation on the first `size` rows, and test the others once: TREC, MRPC."""
     folds = StratifiedKFold(setting.folds, shuffle=True, random_state=setting.classifier.seed)
-    rows = [Rows(a, b) for a, b in _split(folds, labels)]
-    fitted = fit_all(train, labels, classes, rows, np.array(L2_GRID), setting.classifier)
+    rows = [Rows(a, b) for a, b in _split(folds, labels[:size])]
+    fitted = fit_all(features, labels, classes, rows, np.array(L2_GRID), setting.classifier)
     scores = _percent(fitted.accuracy.mean(0))
     l2 = L2_GRID[int(scores.argmax())]
-    held = _hold_out(np.arange(len(labels)), setting.classifier.seed)
-    final = fit_all(train, labels, classes, [held], np.array([l2]), setting.classifier, len(labels))
-    predictions = final.predict(0, 0, test)
-    return Accuracy(
-        float(scores.max()), float(_percent((predictions == test_labels).mean())), [l2], predictions
-    )
+    held = _hold_out(np.arange(size), setting.classifier.seed)
+    final = fit_all(features, labels, classes, [held], np.array([l2]), setting.classifier, size)
+    predictions = final.predict(0, 0, features[size:])
+    test = float(_percent((predictions == labels[size:]).mean()))
+    return Accuracy(float(scores.max()), test, [l2], predictions)
 
 
 def split(
@@ -129,9 +128,8 @@ def split(
     scores = _percent(fitted.accuracy[0])
     best = int(scores.argmax())
     predictions = fitted.predict(0, best, features[torch.from_numpy(test).to(features.device)])
-    return Accuracy(
-        float(scores.max()), float(_percent((predictions == labels[test]).mean())), [grid[best]], predictions
-    )
+    right = float(_percent((predictions == labels[test]).mean()))
+    return Accuracy(float(scores.max()), right, [grid[best]], predictions)
 
 
 def _split(folds: StratifiedKFold, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -86,7 +86,7 @@ def test_protocols():
         pairs = PairFeatures(*(part.to(device) for part in (vectors, *sides)))
         found = [
             nested(x, labels, 3, setting),
-            cross_validated(x[:300], labels[:300], x[300:], labels[300:], 3, setting),
+            cross_validated(x, labels, 300, 3, setting),
             split(x, labels, (250, 80, 70), 3, setting),
             split(pairs, labels, (250, 80, 70), 3, setting),
         ]

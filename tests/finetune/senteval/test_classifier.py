@@ -197,10 +197,9 @@ def test_cross_validation_with_a_test_set_is_the_plain_one():
     fit = PlainFit(features.shape[1], 4, l2, ClassifierSettings(**{**vars(FAST), "seed": 5}))
     fit.fit(features[:150], labels[:150])
     found = cross_validated(
-        torch.from_numpy(features[:150]),
-        labels[:150],
-        torch.from_numpy(features[150:]),
-        labels[150:],
+        torch.from_numpy(features),
+        labels,
+        150,
         4,
         Setting(4, FAST).with_classifier(seed=5),
     )
