@@ -16,8 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from finetune.encoders.models import EmbeddingModel
-from finetune.flags import Model
-from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.frozen import Frozen, command
 from finetune.results import Evaluation, TaskResult, sample_std
 from pretrain.benchmarks.files import DataSet, csv_columns, find
 from pretrain.common import cli
@@ -157,15 +156,10 @@ EVALUATION = Frozen(
     pooling=("mean", "VaSCL's"),
     max_length=MAX_LENGTH,
 )
-
-
-def main(model: Model, *, flags: FrozenFlags) -> int:
-    """Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
-
-    Tasks: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS.
-    """
-    return run(EVALUATION, model, flags)
-
+main = command(
+    EVALUATION,
+    "Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.",
+)
 
 if __name__ == "__main__":
     cli.run(main)

@@ -1,11 +1,9 @@
 """Run an evaluation that leaves the weights as they are: read its tasks, open the model, score them.
 
-Each evaluation declares itself beside its scoring, and its command ends in `run`:
+Each evaluation declares itself beside its scoring, and its command follows from that:
 
     EVALUATION = Frozen("zh_sts", "cosine, Spearman over all pairs", tuple(TASKS), read_task, score)
-
-    def main(model: Model, *, flags: FrozenFlags) -> int:
-        return run(EVALUATION, model, flags)
+    main = command(EVALUATION, "Score Chinese STS-B: ...")
 """
 
 import sys
@@ -17,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.flags import EvalData, Out, Pooling, VectorPrecision
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
 from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
@@ -64,10 +62,15 @@ class Frozen:
         return evaluation
 
 
-def run(evaluation: Frozen, model: str, flags: FrozenFlags) -> int:
-    """Run an evaluation as a command, and return the exit status."""
-    names = [known_name(name, evaluation.tasks, "task") for name in flags.tasks] or evaluation.tasks
-    # before the model: a missing file should not cost the loading
-    loaded = {name: evaluation.read(name, flags.eval_data) for name in names}
-    opened = open_model(model, flags.pooling, max_length=evaluation.max_length, precision=flags.precision)
-    return run_and_write(opened, flags.out, lambda opened: evaluation.evaluate(opened, loaded))
+def command(evaluation: Frozen, about: str) -> Callable[..., int]:
+    """Return the command of an evaluation, whose help begins with `about`."""
+
+    def main(model: Model, *, flags: FrozenFlags) -> int:
+        names = [known_name(name, evaluation.tasks, "task") for name in flags.tasks] or evaluation.tasks
+        # before the model: a missing file should not cost the loading
+        loaded = {name: evaluation.read(name, flags.eval_data) for name in names}
+        opened = open_model(model, flags.pooling, max_length=evaluation.max_length, precision=flags.precision)
+        return run_and_write(opened, flags.out, lambda opened: evaluation.evaluate(opened, loaded))
+
+    main.__doc__ = f"{about}\n\nTasks: {', '.join(evaluation.tasks)}."
+    return main
