@@ -229,16 +229,12 @@ def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
                 edits.append(edit)
     if not edits:
         return None
-    result = sentence.edit(_with_one_comma(edits))
+    # one comma where an edit that ends in one meets an edit that begins with one
+    commas = {start for start, _, new in edits if new.startswith(",")}
+    result = sentence.edit(
+        (start, end, new.removesuffix(",") if end in commas else new) for start, end, new in edits
+    )
     return None if result == sentence.text or repeats_more(result, sentence.text) else result
-
-
-def _with_one_comma(edits: list[Edit]) -> list[Edit]:
-    """Drop the comma that ends an edit where the next edit follows at once and begins with one."""
-    begin_with_comma = {start for start, _, new in edits if new.startswith(",")}
-    return [
-        (start, end, new.removesuffix(",") if end in begin_with_comma else new) for start, end, new in edits
-    ]
 
 
 def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:

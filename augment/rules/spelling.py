@@ -2,14 +2,13 @@
 
 import functools
 import re
-from bisect import bisect_left
 
 from augment.core.compiled import native
 from augment.core.entry import FILTERED_OUT, Parameter, augmentation, english
 from augment.core.errors import AugmentationError
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, named_words, rewrite, upper_first, word_set, word_table
+from augment.text.word_forms import Edit, named_words, rewrite, upper_first, word_at, word_set, word_table
 
 # What stands before a word is looked at behind its first letter: sought by a class of letters, words are
 # found sooner.
@@ -109,11 +108,7 @@ def _pig(word: str) -> str:
 
 def _parts(text: str) -> list[str]:
     """Return a text in parts, every second one a word, those of URLs and addresses not among them."""
-    urls = _urls(text)
-    if not urls:
-        return _WORDS.split(text)
-    parts: list[str] = []
-    last = 0
+    urls, parts, last = _urls(text), list[str](), 0
     for word in _WORDS.finditer(text):
         if not _inside(word.start(), urls):
             parts += (text[last : word.start()], word[0])
@@ -185,18 +180,13 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
             end - start == 3 and _GROUP_BEFORE.search(text, max(0, start - 5), start)
         ):
             continue  # "10 000"
-        if _is_no_number(match, text, _tag_at(sentence, start)):
+        i = word_at(sentence, start)
+        if _is_no_number(match, text, "" if i is None else sentence.tags[i]):
             continue
         new = _spoken(match, text)
         if new is not None:
             edits.append((start, end, upper_first(new) if _opens(text, start) else new))
     return rewrite(sentence, edits)
-
-
-def _tag_at(sentence: ParsedSentence, start: int) -> str:
-    """Return the tag of the word that begins at a character, "" if none does."""
-    i = bisect_left(sentence.starts, start)
-    return sentence.tags[i] if i < len(sentence) and sentence.starts[i] == start else ""
 
 
 def _is_no_number(match: re.Match, text: str, tag: str) -> bool:

@@ -135,7 +135,8 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     start, end = sentence.starts[finite], sentence.ends[finite]
     if is_of_title(sentence, finite) or lower == "ai" or is_joined(sentence, finite):  # "ain't", "thats"
         return None
-    if _in_time_clause(sentence, head, finite) and target == "future":
+    timed = any(child < finite and sentence.lower(child) in _TIME for child in sentence.children(head))
+    if timed and sentence.relation(head) == "advcl" and target == "future":
         target = "present"
     if lower in ("will", "'ll", "’ll", "wo"):
         return [] if target == "future" else _without_will(sentence, finite, head, target)
@@ -145,7 +146,8 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         if new is None:
             return []
         new = like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new)
-        return [(start, end, f"{new} " if _is_cannot(sentence, finite) else new)]  # "could not"
+        joined = sentence.starts[finite + 1 : finite + 2] == (end,) and sentence.lower(finite + 1) == "not"
+        return [(start, end, f"{new} " if joined else new)]  # "cannot": "could not"
     following = sentence.lower(finite + 1)
     # "had better go"
     if (lower, following) == ("used", "to") or (lower in ("had", "'d", "’d") and following == "better"):
@@ -254,16 +256,3 @@ def _has_there(sentence: ParsedSentence, head: int, subject: int) -> bool:
 
 def _contracted(sentence: ParsedSentence, finite: int) -> bool:
     return sentence.lower(finite + 1) in ("n't", "n’t")
-
-
-def _is_cannot(sentence: ParsedSentence, finite: int) -> bool:
-    """Return whether a "not" is written together with the word that carries the tense."""
-    following = finite + 1
-    joined = following < len(sentence) and sentence.starts[following] == sentence.ends[finite]
-    return joined and sentence.lower(following) == "not"
-
-
-def _in_time_clause(sentence: ParsedSentence, head: int, finite: int) -> bool:
-    if sentence.relation(head) != "advcl":
-        return False
-    return any(child < finite and sentence.lower(child) in _TIME for child in sentence.children(head))

@@ -143,28 +143,20 @@ def _commas_at_clause(sentence: ParsedSentence, comma: str) -> list[Edit] | None
 
 def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
     """Return whether a clause is none to part off: "to go", "(men) I saw", "of going"."""
-    relative = sentence.relation(i)[:3] == "acl" and sentence.relation(i) != "acl"
-    if relative and sentence.is_english and sentence.tags[first] not in _WH | {"IN"}:
-        return True
-    if sentence.is_english and (_compares(sentence, first) or _has_no_verb(sentence, i, first)):
-        return True
+    relation, opening = sentence.relation(i), sentence.lower(first)
+    if sentence.is_english:
+        if relation[:3] == "acl" and relation != "acl" and sentence.tags[first] not in _WH | {"IN"}:
+            return True
+        correlated = first > 1 and sentence.lower(first - 2) in ("as", "so", "such")
+        if opening == "than" or (opening == "as" and correlated):
+            return True  # "as long as I have", "more than I know"
+        verbal = sentence.tags[sentence.verb(i)][:1] in ("V", "M")
+        if not verbal and sentence.relation(first) not in ("mark", "advmod", "cc"):
+            return True  # "(put it) alone in a tank"
     # "talks about going", but "opened it, by going"
     if sentence.tags[i] == "VBG" and sentence.tags[first] == "IN":
-        return sentence.lower(first) not in _PARTED_OFF
+        return opening not in _PARTED_OFF
     return sentence.tags[first] == "TO"
-
-
-def _compares(sentence: ParsedSentence, first: int) -> bool:
-    """Return whether a clause is the second part of "as long as I have", "more than I know"."""
-    opening = sentence.lower(first)
-    correlated = first > 1 and sentence.lower(first - 2) in ("as", "so", "such")
-    return opening == "than" or (opening == "as" and correlated)
-
-
-def _has_no_verb(sentence: ParsedSentence, i: int, first: int) -> bool:
-    """Return whether a "clause" lacks both verb and conjunction: "(put it) alone in a tank"."""
-    verbal = sentence.tags[sentence.verb(i)][:1] in ("V", "M")
-    return not verbal and sentence.relation(first) not in ("mark", "advmod", "cc")
 
 
 def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:

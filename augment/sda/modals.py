@@ -134,7 +134,10 @@ def _misread(sentence: ParsedSentence, clause: Clause) -> frozenset[str]:
     if lemma == "be" and not clause.auxiliaries:
         there = clause.subject is not None and sentence.tags[clause.subject] == "EX"
         barred = of_oneself if there or subject in _POINTING else _HAVE_TO | of_oneself
-        return barred if _is_adjective(sentence, clause) else barred | _INEVITABLE
+        glad = sentence.pos[clause.head] == "ADJ"  # "be glad", not "be at home"
+        if clause.head == clause.verb:
+            glad = sentence.has_dependent(clause.head, "acomp")
+        return barred if glad else barred | _INEVITABLE
     if lemma in _STATES:
         return _HAVE_TO | _INEVITABLE | of_oneself
     if lemma in _ATTITUDES or clause.auxiliaries:
@@ -148,13 +151,6 @@ def _is_state_of_others(sentence: ParsedSentence, clause: Clause) -> bool:
         return False
     lemma = lemma_of(sentence.word(clause.verb), sentence.tags[clause.verb], sentence.lemmas[clause.verb])
     return lemma in _STATES | _ATTITUDES
-
-
-def _is_adjective(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Return whether the clause says by an adjective how something is: "be glad", not "be at home"."""
-    if clause.head == clause.verb:
-        return sentence.has_dependent(clause.head, "acomp")
-    return sentence.pos[clause.head] == "ADJ"
 
 
 def _is_identity(sentence: ParsedSentence, clause: Clause) -> bool:

@@ -355,7 +355,9 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
             if other is not None and is_finite(sentence, other):
                 return None  # "was built and opened": denied, what is shared would be torn
     if clause is not main or clause.head != sentence.root:
-        if subject > clause.finite or clause.inverted or _is_relative(sentence, subject):
+        begin, end = sentence.subtree(subject)
+        relative = not _RELATIVE.isdisjoint(sentence.tags[begin : end + 1])  # "..., many of which were"
+        if subject > clause.finite or clause.inverted or relative:
             return None
         found = _first_of(sentence, clause)
         if found is None:
@@ -390,12 +392,6 @@ def states_something(sentence: ParsedSentence) -> bool:
             continue
         return True
     return False
-
-
-def _is_relative(sentence: ParsedSentence, subject: int) -> bool:
-    """Return whether a subject is a relative pronoun or holds one: "..., many of which were"."""
-    first, last = sentence.subtree(subject)
-    return not _RELATIVE.isdisjoint(sentence.tags[first : last + 1])
 
 
 def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
