@@ -256,7 +256,13 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     ):
         verb += 1
     last = sentence.subtree(head)[1]
-    for other in (*later, *_sharing(sentence, head, verb)):
+    joined = [child for child in sentence.dependents(head, "conj") if child > verb]
+    sharing = (  # finite verbs that share the subject and stay behind it: "Old, it was, and fell"
+        child
+        for child in joined
+        if sentence.subject(child) is None and sentence.tags[finite_verb(sentence, child)] in FINITE
+    )
+    for other in (*later, *sharing):
         last = min(last, _joint_before(sentence, head, other) - 1)
     last = _end_of_clause(sentence, head, verb, last)
     while last > verb and (sentence.pos[last] == "CCONJ" or sentence.word(last) in tuple(".,;:!?-–—")):
@@ -309,13 +315,6 @@ def _end_of_clause(sentence: ParsedSentence, head: int, verb: int, last: int) ->
             if parted or sentence.lower(first) == "so":
                 last = min(last, first - 1)
     return last
-
-
-def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
-    """Return the finite verbs that share a clause's subject and stay behind it ("Old, it was, and fell")."""
-    joined = (child for child in sentence.dependents(head, "conj") if child > verb)
-    shared = (child for child in joined if sentence.subject(child) is None)
-    return [child for child in shared if sentence.tags[finite_verb(sentence, child)] in FINITE]
 
 
 def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:

@@ -255,7 +255,10 @@ def _spoken(match: re.Match, text: str) -> str | None:
     if after in _MONTHS and int(digits) <= 31 and after != "may":
         spoken = _words(digits, "ordinal") + " of"
         return spoken if before == "the" else f"the {spoken}"
-    is_year = before in _BEFORE_YEARS or not _is_counted(digits, before, after)
+    # "1984 voters", but "the 1984 elections"
+    of_a_year = before in _DETERMINERS and digits > "1900"
+    counted = after in _PLURALS or (after.endswith("s") and not of_a_year)
+    is_year = before in _BEFORE_YEARS or not counted
     if whole == digits and _is_year(digits) and is_year:
         return _words(digits, "year")
     return spoken
@@ -293,12 +296,6 @@ def _time(hour: int, minutes: str, noon: str | None) -> str | None:
 
 def _is_year(digits: str) -> bool:
     return len(digits) == 4 and "1100" <= digits <= "2099"
-
-
-def _is_counted(digits: str, before: str, after: str) -> bool:
-    """Return whether four digits count what stands behind them: "1984 voters", but "the 1984 elections"."""
-    of_a_year = before in _DETERMINERS and digits > "1900"
-    return after in _PLURALS or (after.endswith("s") and not of_a_year)
 
 
 def _around(match: re.Match, text: str) -> tuple[str, str]:

@@ -157,7 +157,10 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         if speaker(sentence, finite) is not None:  # '"No," said John'
             return None
         # A question, or an inversion: "will" would have to part verb and auxiliary.
-        inverted = subject is not None and subject > finite and not _has_there(sentence, head, subject)
+        children = sentence.children(head)
+        there = "EX" in map(sentence.tags.__getitem__, children) or sentence.has_dependent(head, "expl")
+        there = there or (subject is not None and sentence.relation(subject) == "expl")
+        inverted = subject is not None and subject > finite and not there
         if inverted or (finite == 0 and sentence.text.rstrip()[-1:] == "?"):
             return None
         return _with_will(sentence, finite, head)
@@ -246,12 +249,6 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
             return None
         return [(start, end, space + form), (sentence.ends[finite + 1], sentence.ends[verb], "")]
     return [(start, end, space + finite_form("do", target, person, plural))]
-
-
-def _has_there(sentence: ParsedSentence, head: int, subject: int) -> bool:
-    children = sentence.children(head)
-    expletive = any(sentence.relation(i) == "expl" for i in (subject, *children))
-    return expletive or any(sentence.tags[i] == "EX" for i in children)
 
 
 def _contracted(sentence: ParsedSentence, finite: int) -> bool:

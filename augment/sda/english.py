@@ -349,7 +349,13 @@ def with_auxiliary(
     "does not highly value").
     """
     finite = first = clause.finite
-    while first and _goes_with(sentence, clause, first - 1) and sentence.lower(first - 1) not in staying:
+    while (
+        first
+        and sentence.tags[first - 1] in ("RB", "RBR")
+        and sentence.relation(first - 1) == "advmod"
+        and sentence.heads[first - 1] in (clause.head, clause.verb)
+        and sentence.lower(first - 1) not in NOT | staying
+    ):
         first -= 1
     if first < finite:
         begin, last = sentence.subtree(first)
@@ -361,11 +367,6 @@ def with_auxiliary(
         return None
     auxiliary = like(word, auxiliary) if word.isupper() else auxiliary
     return [(place, place, f"{auxiliary} "), sentence.replacement(finite, like(word, verb)), *rest]
-
-
-def _goes_with(sentence: ParsedSentence, clause: Clause, i: int) -> bool:
-    adverb = sentence.tags[i] in ("RB", "RBR") and sentence.relation(i) == "advmod"
-    return adverb and sentence.heads[i] in (clause.head, clause.verb) and sentence.lower(i) not in NOT
 
 
 def _opens_clause(sentence: ParsedSentence, clause: Clause) -> bool:

@@ -135,7 +135,9 @@ def _commas_at_clause(sentence: ParsedSentence, comma: str) -> list[Edit] | None
         edit = _comma_behind(sentence, first - 1 if first else last, comma)
         if edit is None:
             continue
-        inserted = first and sentence.is_english and _is_inserted(sentence, i, last)
+        # what the clause depends on goes on behind it: "The dog that bit me ran"
+        parts = first and sentence.is_english and sentence.relation(i)[:3] in ("acl", "adv")
+        inserted = parts and sentence.pos[last + 1 : last + 2] in (("VERB",), ("AUX",))
         closing = _comma_behind(sentence, last, comma) if inserted else None
         return [edit, closing] if closing else [edit]
     return None
@@ -157,13 +159,6 @@ def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
     if sentence.tags[i] == "VBG" and sentence.tags[first] == "IN":
         return opening not in _PARTED_OFF
     return sentence.tags[first] == "TO"
-
-
-def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:
-    """Return whether what the clause of word i depends on goes on behind it: "The dog that bit me ran"."""
-    if sentence.relation(i)[:3] not in ("acl", "adv") or last + 1 >= len(sentence):
-        return False
-    return sentence.pos[last + 1] in ("VERB", "AUX")
 
 
 def _mark_subject(sentence: ParsedSentence, draws: Draws, comma: str) -> list[Edit] | None:

@@ -93,10 +93,12 @@ def _sound(sentence: ParsedSentence, clause: Clause) -> tuple[str, ...]:
         if kind == "DO" and _is_state_of_others(sentence, clause):
             kind = "STATE"
         return _SOUND_OF_NEGATED["VBD" if is_past else kind]
-    if _has_negative_subject(sentence, clause):  # "nobody must know" forbids it
+    subject = clause.subject
+    first = "" if subject is None or subject > clause.finite else sentence.lower(sentence.subtree(subject)[0])
+    denied = first in _NEGATIVE_SUBJECTS or negation_before_subject(sentence, clause) is not None
+    if denied:  # "nobody must know" forbids it
         past = finite_tag(sentence, clause) == "VBD" or lower in HAVE | HAD | PAST_BE
         return ("must",) if past else ()
-    subject = clause.subject
     behind = sentence.tags[clause.auxiliaries[1] if len(clause.auxiliaries) > 1 else clause.verb]
     if clause.auxiliaries and behind == "VBN" and lower in HAVE | HAD:
         return ("must",)  # "has to have gone" is clumsy
@@ -106,13 +108,6 @@ def _sound(sentence: ParsedSentence, clause: Clause) -> tuple[str, ...]:
     barred = _DUTIES | _INEVITABLE if passive or dummy or _is_identity(sentence, clause) else _DUTIES
     barred |= _misread(sentence, clause)
     return tuple(modal for modal in _PUBLISHED if modal not in barred)
-
-
-def _has_negative_subject(sentence: ParsedSentence, clause: Clause) -> bool:
-    if clause.subject is None or clause.subject > clause.finite:
-        return False
-    first = sentence.lower(sentence.subtree(clause.subject)[0])
-    return first in _NEGATIVE_SUBJECTS or negation_before_subject(sentence, clause) is not None
 
 
 def _misread(sentence: ParsedSentence, clause: Clause) -> frozenset[str]:

@@ -198,10 +198,11 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
         lower = sentence.lower(i)
         if (lower == "never" or lower in _ALMOST) and sentence.heads[i] in (clause.head, clause.verb):
             return i, None if clause.inverted else [without_words(sentence, i)]
-        if lower in ("neither", "nor") and (other := _paired(sentence, i)) is not None:
-            if other < 0:
+        if lower in ("neither", "nor"):
+            nor = [j for j in range(i + 1, len(sentence)) if sentence.lower(j) == "nor"]
+            if lower == "nor" or len(nor) != 1:  # it stands by itself
                 return i, None
-            pair = ((i, "either"), (other, "or"))
+            pair = ((i, "either"), (nor[0], "or"))
             return i, [sentence.replacement(j, like(sentence.word(j), new)) for j, new in pair]
         if lower in _WITHOUT:
             following = sentence.lower(i + 1)
@@ -215,14 +216,6 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
             if edit := _without_no(sentence, i, clause.head):
                 return i, [edit]
     return None, None
-
-
-def _paired(sentence: ParsedSentence, i: int) -> int | None:
-    """Return the `nor` that goes with the `neither` at word i; -1 if it stands by itself."""
-    if sentence.lower(i) == "nor":
-        return -1
-    nor = [j for j in range(i + 1, len(sentence)) if sentence.lower(j) == "nor"]
-    return nor[0] if len(nor) == 1 else -1
 
 
 def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
@@ -388,16 +381,12 @@ def states_something(sentence: ParsedSentence) -> bool:
         relation = sentence.relation(head)
         before = [child for child in sentence.children(head) if child < i]
         introduced = any(sentence.relation(j) == "mark" or sentence.tags[j] in _RELATIVE for j in before)
-        if introduced or (relation[:3] == "acl" and _is_nominal(sentence, sentence.root)):
+        cased = any(child < sentence.root for child in sentence.dependents(sentence.root, "case"))
+        heading = sentence.pos[sentence.root] in ("NOUN", "PROPN", "PRON") and not cased
+        if introduced or (relation[:3] == "acl" and heading):
             continue
         return True
     return False
-
-
-def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether word i is a noun that no preposition stands before: a heading, if it is the root."""
-    cases = any(child < i for child in sentence.dependents(i, "case"))
-    return sentence.pos[i] in ("NOUN", "PROPN", "PRON") and not cases
 
 
 def _first_of(sentence: ParsedSentence, clause: Clause) -> int | None:
