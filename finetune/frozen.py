@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.encoders.source import OWN_MODULES
 from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
 from pretrain.benchmarks.files import known_name
@@ -51,8 +52,11 @@ class Frozen:
     def evaluate(self, model: EmbeddingModel, loaded: Mapping[str, Any]) -> Evaluation:
         """Score each task, by name as `read` read it."""
         evaluation = Evaluation.of(self.name, model, self.protocol)
-        if self.pooling is not None:
-            evaluation.expect_pooling(*self.pooling)
+        pooling, whose = self.pooling or (model.pooling, "")
+        if model.pooling not in (pooling, "function", OWN_MODULES):
+            evaluation.notes.append(
+                f"{model.pooling} pooling, where {whose} figures are of {pooling} pooling"
+            )
         if self.max_length is not None and model.max_length is None:
             evaluation.notes.append(f"{model.name} reads whole texts: it has no limit that could be set")
         for name, examples in loaded.items():

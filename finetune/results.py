@@ -82,11 +82,6 @@ class Evaluation:
         """The name of its file and of what lies beside it, without an ending; hyphens replace blanks."""
         return f"{self.evaluation}-{self.pooling.replace(' ', '-')}"
 
-    def expect_pooling(self, pooling: str, whose: str) -> None:
-        """Note a pooling that is not the one of the paper's figures; a model's own modules are left out."""
-        if self.pooling not in (pooling, "function", "own modules"):
-            self.notes.append(f"{self.pooling} pooling, where {whose} figures are of {pooling} pooling")
-
     def add(
         self,
         task: str,

@@ -1,7 +1,7 @@
 """Differences of models on the examples of evaluations that keep their answers, with intervals over them."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,9 @@ def _of_evaluation(name: str, by_model: Mapping[str, Evaluation]) -> dict[str, O
         if len(of_models) < 2:
             continue
         if task in AVERAGES:
-            drawn[task] = _average(AVERAGES[task], drawn)
+            of_tasks = [drawn.get(one, {}) for one in AVERAGES[task]]
+            whole = [model for model in of_tasks[0] if all(model in one for one in of_tasks)]
+            drawn[task] = {model: np.mean([one[model] for one in of_tasks], axis=0) for model in whole}
             reasons = dict.fromkeys(of_models, "not all of its tasks have an interval")
         else:
             answers = {model: one.answers for model, one in of_models.items()}
@@ -118,13 +120,6 @@ def _compared(
     if noise is None or of_first is None:
         return Compared(one.metric, one.value, reason=reason)
     return Compared(one.metric, one.value, interval(one.value - first.value, None, noise - of_first))
-
-
-def _average(tasks: Sequence[str], drawn: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return what draws of all tasks add to their mean, for the models that have all of them."""
-    of_tasks = [drawn.get(task, {}) for task in tasks]
-    by_model = [model for model in of_tasks[0] if all(model in one for one in of_tasks)]
-    return {model: np.mean([one[model] for one in of_tasks], axis=0) for model in by_model}
 
 
 def example_tables(

@@ -193,13 +193,9 @@ def _published(entry: dict[str, Any]) -> tuple[Table, Sources]:
         Block(source, [_published_row(line, entry["digits"]) for line in text.splitlines()], reference=True)
         for source, text in entry["figures"].items()
     ]
-    sources = [[_figure_source(text) for text in texts] for texts in entry["columns"].values()]
+    written = [[text.split() for text in texts] for texts in entry["columns"].values()]
+    sources = [[(name, task, "".join(score)) for name, task, *score in texts] for texts in written]
     return Table(entry["key"], entry["title"], entry["protocol"], list(entry["columns"]), blocks), sources
-
-
-def _figure_source(text: str) -> FigureSource:
-    evaluation, task, *score = text.split()
-    return evaluation, task, "".join(score)
 
 
 def _published_row(line: str, digits: int) -> TableRow:
