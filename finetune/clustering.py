@@ -143,7 +143,7 @@ def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Ev
 
 def files(name: str, root: Path) -> list[Path]:
     """Return the file of a set."""
-    return [root / "clustering" / f"{name}.csv"]
+    return [root / f"clustering/{name}.csv"]
 
 
 EVALUATION = Frozen(

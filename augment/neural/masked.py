@@ -196,7 +196,9 @@ def _words_of(source: str) -> _Words:
 
 def _fill(loaded: LoadedModel, words: _Words, works: list[_Work], top_k: int) -> None:
     """Fill the next spot of every sentence."""
-    tokenizer, longest = loaded.tokenizer, _longest(loaded)
+    tokenizer = loaded.tokenizer
+    positions = getattr(loaded.model.config, "max_position_embeddings", 512)
+    longest = min(tokenizer.model_max_length, positions - 2)  # RoBERTa uses the first two for none
     spots = [work.spots.pop() for work in works]
     texts, ends = zip(*(work.masked(spot, tokenizer.mask_token) for work, spot in zip(works, spots)))
     encoded = tokenizer(list(texts), truncation=True, max_length=longest, return_offsets_mapping=True)
@@ -276,9 +278,3 @@ def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str
     if len(old) > 1 and old.isupper():
         return new.upper()
     return upper_first(new) if old[:1].isupper() and (first or (old != "I" and not words.cased)) else new
-
-
-def _longest(loaded: LoadedModel) -> int:
-    """Return how many tokens a model takes; RoBERTa uses the first two positions for none."""
-    positions = getattr(loaded.model.config, "max_position_embeddings", 512)
-    return min(loaded.tokenizer.model_max_length, positions - 2)

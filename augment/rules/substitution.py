@@ -161,19 +161,15 @@ def _with_substitutes(
         if both in kinds:
             others = find(relation, sentence.lower(i), _POS[both[0]], both[1], lemmas[i])
             if others and of_sense:
-                said = said or _said(sentence)  # not "it was bad, not bad", in any form
+                if not said:  # words and lemmas of the sentence: not "it was bad, not bad", in any form
+                    words = zip(sentence.words, tags, lemmas)
+                    said = frozenset(form for one in words for form in (one[0].lower(), lemma_of(*one)))
                 forms = ((other, inflect(other.lemma, both[1])) for other in others)
                 others = tuple(other for other, form in forms if said.isdisjoint((other.lemma, form)))
                 found.append((i, others))
             elif others:
                 found.append((i, others))
     return found
-
-
-def _said(sentence: ParsedSentence) -> frozenset[str]:
-    """Return the words of a sentence and their lemmas, in lower case."""
-    words = zip(sentence.words, sentence.tags, sentence.lemmas)
-    return frozenset(form for word, tag, hint in words for form in (word.lower(), lemma_of(word, tag, hint)))
 
 
 def _replacement(

@@ -70,7 +70,13 @@ def lines(content: Content, figure: dict[str, Any]) -> Figure:
     """Draw columns against what rows are `at`, or rows against `panels`; level lines: rows without `at`."""
     key = figure["x"]
     if figure["panels"]:
-        panels = {name: _over_columns(content, places) for name, places in figure["panels"].items()}
+        panels: dict[str, list[Line]] = {name: [] for name in figure["panels"]}
+        for name, places in figure["panels"].items():
+            for number, row in enumerate(rows_with(content, "line")):
+                points = sorted((float(x), row["mean"][to]) for x, to in places.items() if to in row["mean"])
+                if points:
+                    line = Line(row["name"], [x for x, _ in points], [y for _, y in points], colour(number))
+                    panels[name].append(line)
         if not any(panels.values()):
             raise NotThere("no row has a figure for its columns yet")
         return draw_lines(panels, xlabel=key)
@@ -94,16 +100,6 @@ def lines(content: Content, figure: dict[str, Any]) -> Figure:
                 style = ("--", ":", "-.")[number % 3]
                 drawn.append(Line(row["at"]["line"], [], [row["mean"][title]], GREY, style))
     return draw_lines(panels, xlabel=key)
-
-
-def _over_columns(content: Content, places: dict[str, str]) -> list[Line]:
-    found = []
-    for number, row in enumerate(rows_with(content, "line")):
-        there = sorted((float(x), row["mean"][title]) for x, title in places.items() if title in row["mean"])
-        if there:
-            xs, ys = zip(*there)
-            found.append(Line(row["name"], xs, ys, colour(number)))
-    return found
 
 
 def differences(content: Content, figure: dict[str, Any]) -> Figure:

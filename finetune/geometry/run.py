@@ -25,7 +25,7 @@ from finetune.geometry.augmentations import (
 )
 from finetune.geometry.options import GeometryOptions
 from finetune.results import Evaluation
-from pretrain.benchmarks.files import data_root, evenly_spaced, find, read_sentences
+from pretrain.benchmarks.files import data_root, evenly_spaced, read_sentences
 from pretrain.benchmarks.sts_tasks import StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
@@ -114,14 +114,6 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
 
 
 # -- neighbourhoods ----------------------------------------------------
-
-
-def read_neighbourhoods(options: GeometryOptions) -> dict[str, clustering.LabelledTexts]:
-    """Read files of clustering/."""
-    return {
-        name: clustering.read(find(options.eval_data, "clustering", f"{name}.csv"))
-        for name in options.neighbours
-    }
 
 
 def neighbourhood(vectors: np.ndarray, classes: np.ndarray, top: Sequence[int]) -> dict[str, list]:
@@ -237,7 +229,12 @@ MEASURES: dict[
     str, tuple[Callable[[GeometryOptions], Any], Callable[[EmbeddingModel, Any, Evaluation], None]]
 ] = {
     "sts": (read_sts, measure_sts),
-    "neighbourhood": (read_neighbourhoods, measure_neighbourhoods),
+    "neighbourhood": (
+        lambda options: {
+            name: clustering.EVALUATION.read(name, options.eval_data) for name in options.neighbours
+        },
+        measure_neighbourhoods,
+    ),
     "nli": (read_nli, measure_nli),
     "augmentation": (read_augmentation, measure_augmentations),
 }
