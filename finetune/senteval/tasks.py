@@ -65,11 +65,7 @@ def load(name: str, data: str | Path | None = None) -> TaskSplits:
 
 def check_name(name: str, others: Iterable[str] = ()) -> str:
     """Return the task's name as TASKS (or `others`) has it; case, hyphens and underscores do not matter."""
-    return known_name(name, (*others, *TASKS), "SentEval task", _plain)
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+    return known_name(name, (*others, *TASKS), "SentEval task", lambda one: re.sub("[-_]", "", one.lower()))
 
 
 def files(name: str, root: Path) -> list[Path]:
