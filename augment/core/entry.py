@@ -94,11 +94,12 @@ def augmentation(
     """
 
     def register(function: Function) -> Function:
+        paragraph = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
         REGISTERED.append(
             Entry(
                 name=name or function.__name__.replace("_", "-"),
                 paper=paper,
-                description=description or first_sentence(function),
+                description=description or re.split(r"(?<=\.) (?=[A-Z])", paragraph, maxsplit=1)[0],
                 function=function,
                 meaning=meaning,
                 kind=kind_of(function),
@@ -120,8 +121,3 @@ english = functools.partial(augcse, languages="en")
 def kind_of(function: Callable[..., Any]) -> Literal["token", "text"]:
     """Return "token" for a function that takes a vocabulary, "text" for any other."""
     return "token" if "vocabulary" in inspect.signature(function).parameters else "text"
-
-
-def first_sentence(function: Callable[..., Any]) -> str:
-    paragraph = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
-    return re.split(r"(?<=\.) (?=[A-Z])", paragraph, maxsplit=1)[0]

@@ -77,17 +77,13 @@ def _open(source: str) -> Iterable[Subject]:
 def _subject(folder: Path) -> Subject | None:
     """Return the run or the results that a folder holds; None: neither."""
     if (folder / "config.yaml").is_file():
-        return _run(folder)
+        recipe, metrics = leaves(read_yaml(folder / "config.yaml")), read_metrics(folder / "metrics.jsonl")
+        subject = Subject(folder, folder.resolve().name, True, dict(recipe), list(metrics))
+        _add_results(subject, folder / "report")
+        return subject
     if any(_is_result(path) for path in sorted(folder.glob("*.json"))):
         return _results_folder(folder, folder.name)
     return None
-
-
-def _run(folder: Path) -> Subject:
-    recipe, metrics = dict(leaves(read_yaml(folder / "config.yaml"))), read_metrics(folder / "metrics.jsonl")
-    subject = Subject(folder, folder.resolve().name, True, recipe, list(metrics))
-    _add_results(subject, folder / "report")
-    return subject
 
 
 def _results_folder(folder: Path, name: str) -> Subject:
@@ -112,15 +108,11 @@ def _add_results(subject: Subject, folder: Path) -> None:
 
 
 def _is_result(path: Path) -> bool:
-    content = _json(path)
-    return isinstance(content, dict) and {"evaluation", "tasks"} <= set(content)
-
-
-def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (ValueError, OSError) as error:
         raise UserError(f"{path} is not readable as JSON ({error}); remove it, or make it again") from error
+    return isinstance(content, dict) and {"evaluation", "tasks"} <= set(content)
 
 
 def group(subjects: Sequence[Subject]) -> list[System]:
