@@ -204,7 +204,13 @@ def evaluate(
 
     parts = [encoded(rows) for rows in sets.train.values()]
     evaluated = {name: encoded(rows) for name, rows in sets.evaluation.items()}
-    train = _joined(parts)
+    types = [part.token_types for part in parts if part.token_types is not None]
+    train = Encoded(
+        Ragged.concatenate([part.tokens for part in parts]),
+        Ragged.concatenate(types) if types else None,
+        np.concatenate([part.known_targets for part in parts]),
+        sum(part.cut for part in parts),
+    )
     counts = [len(part) for part in parts]
     weights = [corpus.weight for corpus in TRAINING if corpus.name in sets.train]
     digest = hashlib.sha256()
@@ -270,16 +276,6 @@ def _task_result(name: str, found: list[dict[str, Any]], sets: Sets) -> TaskResu
     given = [from_text(entry["test_answers"]).astype(np.int64)[answered] for entry in found]
     answers = Answers.of(given, gold, "accuracy", examples_digest(*texts, gold))
     return TaskResult("test", scores["test"], scores, sample_std(test), {"test": test, "dev": dev}, answers)
-
-
-def _joined(parts: list[Encoded]) -> Encoded:
-    types = [part.token_types for part in parts if part.token_types is not None]
-    return Encoded(
-        Ragged.concatenate([part.tokens for part in parts]),
-        Ragged.concatenate(types) if types else None,
-        np.concatenate([part.targets for part in parts]),
-        sum(part.cut for part in parts),
-    )
 
 
 def _accuracies(

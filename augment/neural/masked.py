@@ -106,7 +106,13 @@ class _Work:
     @classmethod
     def begin(cls, sentence: ParsedSentence, draws: Draws, rate: float, action: str, cased: bool) -> "_Work":
         inserts = draws.chance(0.5) if action == "random" else action == "insert"
-        spans = _replaceable(sentence, cased)
+        spans = plain_words(sentence)
+        if sentence.language == "zh":
+            spans = [(a, b) for a, b in spans if b - a == 1 and _is_chinese(sentence.text[a])]
+        elif not cased:  # a model without capitals knows no names
+            spans = [
+                one for one in spans if one[0] == sentence.starts[0] or not sentence.text[one[0]].isupper()
+            ]
         if inserts:  # only behind a space: the first word keeps its capital, a quote its first word
             spans = [(start, start) for start, _ in spans if start and sentence.text[start - 1] == " "]
         words = sum(any(map(str.isalnum, word)) for word in sentence.words)
@@ -133,14 +139,6 @@ def plain_words(sentence: ParsedSentence) -> list[tuple[int, int]]:
         and (end - start > 1 or text[start:end] in "aI")
         and not (text[end : end + 1] == "." and text[start:end] in _TITLES)
     ]
-
-
-def _replaceable(sentence: ParsedSentence, cased: bool) -> list[tuple[int, int]]:
-    """Return the words, (start, end), that a model can fill in; one without capitals knows no names."""
-    text, spans = sentence.text, plain_words(sentence)
-    if sentence.language == "zh":
-        return [(start, end) for start, end in spans if end - start == 1 and _is_chinese(text[start])]
-    return [span for span in spans if cased or span[0] == sentence.starts[0] or not text[span[0]].isupper()]
 
 
 def _is_chinese(character: str) -> bool:

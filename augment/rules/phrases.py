@@ -71,7 +71,10 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     if first == last:
         new_subject = _NOMINATIVE.get(sentence.lower(object_head), sentence.word(object_head))
     new_subject = upper_first(new_subject) if opens else new_subject
-    new_object = _as_object(sentence, subject, *span)
+    lowered = lower_first(sentence, span[0]) if opens else sentence.word(span[0])
+    new_object = lowered + sentence.text[sentence.ends[span[0]] : sentence.ends[span[1]]]
+    if span[0] == span[1]:
+        new_object = _OBJECTIVE.get(sentence.lower(subject), new_object)
     edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
     edits.append((sentence.starts[first], *_close(sentence, first, last, new_object)))
     agreement = _agreement(sentence, root, object_head)
@@ -147,13 +150,6 @@ def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
     if sentence.pos[i] not in ("NOUN", "PROPN", "PRON") or word in RELATIVE or word.endswith(_SELVES):
         return False
     return word not in ("there", "what", "other", "another", "one") and sentence.relation(i) != "expl"
-
-
-def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> str:
-    if first == last and sentence.lower(head) in _OBJECTIVE:
-        return _OBJECTIVE[sentence.lower(head)]
-    lowered = lower_first(sentence, first) if opens_sentence(sentence, first) else sentence.word(first)
-    return lowered + sentence.text[sentence.ends[first] : sentence.ends[last]]
 
 
 def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[int, str]:
