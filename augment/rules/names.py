@@ -190,8 +190,12 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     if not facts:
         return None
     fact = draws.choice(facts)
-    end = sentence.ends[j]
-    return rewrite(sentence, [(end, end, _set_off(sentence, j, fact))])
+    end, at_end = sentence.ends[j], j + 1 == len(sentence)
+    if at_end or sentence.word(j + 1) in (".", "!", "?", ";", ":", ")", "]"):
+        written = f", {fact}"
+    else:
+        written = f", {fact}," if sentence.pos[j + 1] in ("VERB", "AUX", "ADP", "SCONJ") else f" ({fact})"
+    return rewrite(sentence, [(end, end, written)])
 
 
 def _places(sentence: ParsedSentence, number: int) -> list[tuple[int, int, str]]:
@@ -233,18 +237,6 @@ def _takes_apposition(sentence: ParsedSentence, i: int, j: int) -> bool:
     if sentence.pos[following] in ("VERB", "AUX"):
         return sentence.tags[following] in ("VBD", "VBZ", "VBP", "MD")
     return sentence.pos[following] in ("PUNCT", "ADP", "CCONJ", "SCONJ")
-
-
-def _set_off(sentence: ParsedSentence, j: int, fact: str) -> str:
-    following = j + 1
-    if following == len(sentence):
-        return f", {fact}"
-    word, pos = sentence.word(following), sentence.pos[following]
-    if word in (".", "!", "?", ";", ":", ")", "]"):
-        return f", {fact}"
-    if pos in ("VERB", "AUX", "ADP", "SCONJ"):
-        return f", {fact},"
-    return f" ({fact})"
 
 
 def _facts(name: str) -> Iterator[tuple[str, str]]:
