@@ -266,7 +266,7 @@ def test_two_point_targets_have_the_score_as_their_mean():
 @pytest.mark.full
 @pytest.mark.parametrize("early_stop", ["pearson", "spearman"])
 def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
-    monkeypatch.setattr("finetune.senteval.relatedness.EPOCHS_BETWEEN", 2)
+    monkeypatch.setattr("finetune.senteval.protocol.EPOCHS_BETWEEN", 2)
     rng = np.random.RandomState(0)
     features = rng.randn(200, 6).astype(np.float32)
     scores = np.clip(3 + features @ rng.randn(6) / 2 + 0.5 * rng.randn(200), 1, 5)
