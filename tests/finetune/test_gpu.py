@@ -96,7 +96,7 @@ def test_protocols():
 
 
 def test_relatedness(monkeypatch):
-    monkeypatch.setattr("finetune.senteval.relatedness.EPOCHS_BETWEEN", 5)
+    monkeypatch.setattr("finetune.senteval.protocol.EPOCHS_BETWEEN", 5)
     features, _ = examples()
     scores = np.clip(3 + features.numpy() @ np.random.RandomState(2).randn(16) / 3, 1, 5)
     there, here = (relatedness(features.to(device), scores, (250, 80, 70))[0] for device in (DEVICE, "cpu"))
