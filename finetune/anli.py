@@ -26,13 +26,11 @@ from finetune.answers import Answers, examples_digest, from_text, to_text
 from finetune.flags import Encoder, EvalData, Out
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
-from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, until_stopped
+from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, stop_code_of, until_stopped
 from finetune.tuning.tasks import NLI, LabelledExamples, load
 from pretrain.benchmarks.files import DataSet, data_root, find, json_rows
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
-from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 MAX_LENGTH = 156
 EVALUATE_EVERY = 2000
@@ -93,12 +91,10 @@ def main(model: Encoder, *, eval_data: EvalData = "", out: Out = "", options: An
     sets = load_sets(eval_data, options.max_train)
     source = open_source(model)
     folder = folder_for(source.model, out)
-    shutdown = Shutdown(folder, watch_file=False)
+    stop_code = stop_code_of(folder)
 
     def work() -> None:
-        result = evaluate(
-            source, sets, options, folder / "anli", lambda: EXIT_CODES.get(shutdown.requested(), 0)
-        )
+        result = evaluate(source, sets, options, folder / "anli", stop_code)
         if options.max_train:
             result.incomplete(f"at most {options.max_train:,} training examples of each set")
         for name in ("epochs", "lr", "batch_size"):
@@ -140,9 +136,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
         rows = load("MNLI", data).splits["train"] if path.suffix == ".tsv" else read_jsonl(path, corpus.keys)
         if len(rows) != corpus.size:
             notes.append(f"{corpus.name}: {len(rows):,} training examples here, {corpus.size:,} as published")
-        if max_train and len(rows) > max_train:
-            rows = rows.sample(max_train)
-        train[corpus.name] = rows
+        train[corpus.name] = rows.limited(max_train)
     if not train:
         places = ", ".join(place for corpus in TRAINING for place in corpus.places)
         raise UserError(f"there is nothing to train on in {root}: none of {places}")
@@ -201,7 +195,7 @@ def evaluate(
     """Fine-tune once per seed, or take what is in `folder`; Interrupted: a requested stop is saved."""
     from finetune.tuning.classifier import build_classifier, choose_precision
     from finetune.tuning.finetuning import Execution, FineTuning
-    from finetune.tuning.run_files import read_result, settings_digest
+    from finetune.tuning.run_files import checkpoint_of, read_result, settings_digest, write_result
 
     recipe, precision = options.recipe, choose_precision(options.precision)
 
@@ -210,7 +204,13 @@ def evaluate(
 
     parts = [encoded(rows) for rows in sets.train.values()]
     evaluated = {name: encoded(rows) for name, rows in sets.evaluation.items()}
-    train = _joined(parts)
+    types = [part.token_types for part in parts if part.token_types is not None]
+    train = Encoded(
+        Ragged.concatenate([part.tokens for part in parts]),
+        Ragged.concatenate(types) if types else None,
+        np.concatenate([part.known_targets for part in parts]),
+        sum(part.cut for part in parts),
+    )
     counts = [len(part) for part in parts]
     weights = [corpus.weight for corpus in TRAINING if corpus.name in sets.train]
     digest = hashlib.sha256()
@@ -228,14 +228,13 @@ def evaluate(
                 raise Interrupted(code)
             examples = sum(np.multiply(counts, weights))
             print(f"seed {seed}: {examples:,} examples per epoch", file=sys.stderr, flush=True)
-            checkpoint = path.with_suffix(".checkpoint")
             training = FineTuning(
                 build_classifier(source, len(NLI), recipe.dropout, seed),
                 train,
                 recipe,
                 seed,
                 lambda logits: _accuracies(logits, evaluated, "dev"),
-                Execution(precision, options.token_budget, checkpoint, stop_code, keep_weights=True),
+                Execution(precision, options.token_budget, checkpoint_of(path), stop_code, True),
                 rows=lambda seed, epoch: epoch_rows(counts, weights, seed, epoch),
                 evaluate_every=EVALUATE_EVERY,
             )
@@ -247,9 +246,7 @@ def evaluate(
                 "test_answers": to_text(answers),
                 **outcome.figures(),
             }
-            make_folder(folder)
-            replace_durably(path, to_json(entry))
-            remove_file(checkpoint)
+            write_result(path, entry)
         found.append(entry)
     protocol = (
         f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {options.seeds} seed(s)"
@@ -279,16 +276,6 @@ def _task_result(name: str, found: list[dict[str, Any]], sets: Sets) -> TaskResu
     given = [from_text(entry["test_answers"]).astype(np.int64)[answered] for entry in found]
     answers = Answers.of(given, gold, "accuracy", examples_digest(*texts, gold))
     return TaskResult("test", scores["test"], scores, sample_std(test), {"test": test, "dev": dev}, answers)
-
-
-def _joined(parts: list[Encoded]) -> Encoded:
-    types = [part.token_types for part in parts if part.token_types is not None]
-    return Encoded(
-        Ragged.concatenate([part.tokens for part in parts]),
-        Ragged.concatenate(types) if types else None,
-        np.concatenate([part.targets for part in parts]),
-        sum(part.cut for part in parts),
-    )
 
 
 def _accuracies(

@@ -7,7 +7,7 @@ deviation over trials is the sample's (n - 1), as pandas computes it for them. A
 as in their code.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from finetune.encoders.models import EmbeddingModel
-from finetune.flags import Model
-from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.frozen import Frozen, command
 from finetune.results import Evaluation, TaskResult, sample_std
 from pretrain.benchmarks.files import DataSet, csv_columns, find
 from pretrain.common import cli
@@ -93,45 +92,11 @@ def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
     return float(confusion[linear_sum_assignment(confusion, maximize=True)].sum() / len(labels))
 
 
-class PlusPlus:
-    """scikit-learn's greedy k-means++, the points made float64 once for a fit's restarts: same centres."""
-
-    def __init__(self) -> None:
-        self._points = np.empty((0, 0))  # none yet
-
-    def __call__(self, points: np.ndarray, clusters: int, random_state: np.random.RandomState) -> np.ndarray:
-        """Return the first centres, float[clusters, d], of `points` float32[N, d] or float64[N, d]."""
-        if self._points is not points:
-            self._points, self._wide = points, points.astype(np.float64, copy=False)
-            self._squares = np.einsum("nd,nd->n", self._wide, self._wide)
-        count = len(points)
-        weight = np.ones(count, points.dtype)
-        chosen = [random_state.choice(count, p=weight / weight.sum())]
-        nearest = self._distances(chosen)
-        potential = nearest @ weight
-        for _ in range(1, clusters):
-            drawn = random_state.uniform(size=2 + int(np.log(clusters))) * potential
-            candidates = np.searchsorted(np.cumsum(nearest[0]), drawn.ravel()).clip(max=count - 1)
-            distances = np.minimum(nearest, self._distances(candidates))
-            potentials = distances @ weight.reshape(-1, 1)
-            best = int(np.argmin(potentials))
-            potential, nearest = potentials[best], distances[best : best + 1]
-            chosen.append(candidates[best])
-        return points[chosen]
-
-    def _distances(self, rows: Sequence[int]) -> np.ndarray:
-        """Return squared distances of the points `rows` to all points, in the points' type: [R, N]."""
-        found = -2 * (self._wide[rows] @ self._wide.T)
-        found += self._squares[rows][:, None]
-        found += self._squares
-        return np.maximum(found.astype(self._points.dtype, copy=False), 0)
-
-
 def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = RESTARTS) -> dict[str, float]:
     """Return accuracy, NMI, AMI, ARI (x 100) of the best k-means of `restarts` over float32[N, d]."""
     from sklearn import cluster, metrics
 
-    means = cluster.KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)
+    means = cluster.KMeans(data.classes, n_init=restarts, max_iter=300, random_state=seed)
     clusters = means.fit(vectors).labels_
     scores = {
         "accuracy": hungarian_accuracy,
@@ -178,7 +143,7 @@ def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Ev
 
 def files(name: str, root: Path) -> list[Path]:
     """Return the file of a set."""
-    return [root / "clustering" / f"{name}.csv"]
+    return [root / f"clustering/{name}.csv"]
 
 
 EVALUATION = Frozen(
@@ -191,15 +156,10 @@ EVALUATION = Frozen(
     pooling=("mean", "VaSCL's"),
     max_length=MAX_LENGTH,
 )
-
-
-def main(model: Model, *, flags: FrozenFlags) -> int:
-    """Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
-
-    Tasks: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS.
-    """
-    return run(EVALUATION, model, flags)
-
+main = command(
+    EVALUATION,
+    "Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.",
+)
 
 if __name__ == "__main__":
     cli.run(main)

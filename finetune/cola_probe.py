@@ -13,8 +13,7 @@ import numpy as np
 
 from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
-from finetune.flags import Model
-from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.frozen import Frozen, command
 from finetune.results import Evaluation
 from finetune.tuning.tasks import TASKS, LabelledExamples, read_split
 from pretrain.benchmarks.files import find
@@ -80,12 +79,10 @@ EVALUATION = Frozen(
     lambda task, data: {part: read(part, data) for part in SIZES},
     score,
 )
-
-
-def main(model: Model, *, flags: FrozenFlags) -> int:
-    """Run AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set."""
-    return run(EVALUATION, model, flags)
-
+main = command(
+    EVALUATION,
+    "Run AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set.",
+)
 
 if __name__ == "__main__":
     cli.run(main)

@@ -209,11 +209,6 @@ def split_normalize(model: Any) -> tuple[list[Any], list[Any]]:
     return modules[:cut], modules[cut:]
 
 
-def plain_vectors(model: Any, texts: Sequence[str]) -> np.ndarray:
-    """Return vectors float32[N, d] of texts, before they are scaled to length 1, if they are."""
-    return _like(model, split_normalize(model)[0]).encode(list(texts), show_progress_bar=False)
-
-
 def _like(model: Any, modules: Sequence[Any]) -> Any:
     """Return a model of modules, with the prompts of another."""
     from sentence_transformers import SentenceTransformer
@@ -306,7 +301,9 @@ def derive(
     if weighted:
         model = weigh_tokens(model, weights(pooling), name)
     if mapped:
-        vectors = plain_vectors(model, evenly_spaced(given, sentences or MOST_SENTENCES))
+        chosen = evenly_spaced(given, sentences or MOST_SENTENCES)
+        bare = _like(model, split_normalize(model)[0])  # before vectors are scaled to length 1
+        vectors = bare.encode(chosen, show_progress_bar=False)
         if len(vectors) <= vectors.shape[1]:
             few = f"{len(vectors):,} different sentences and vectors of {vectors.shape[1]} numbers"
             raise UserError(

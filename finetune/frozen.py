@@ -1,11 +1,9 @@
 """Run an evaluation that leaves the weights as they are: read its tasks, open the model, score them.
 
-Each evaluation declares itself beside its scoring, and its command ends in `run`:
+Each evaluation declares itself beside its scoring, and its command follows from that:
 
     EVALUATION = Frozen("zh_sts", "cosine, Spearman over all pairs", tuple(TASKS), read_task, score)
-
-    def main(model: Model, *, flags: FrozenFlags) -> int:
-        return run(EVALUATION, model, flags)
+    main = command(EVALUATION, "Score Chinese STS-B: ...")
 """
 
 import sys
@@ -17,7 +15,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from finetune.encoders.models import EmbeddingModel, open_model
-from finetune.flags import EvalData, Out, Pooling, VectorPrecision
+from finetune.encoders.source import OWN_MODULES
+from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
 from finetune.results import Evaluation, run_and_write
 from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
@@ -53,8 +52,11 @@ class Frozen:
     def evaluate(self, model: EmbeddingModel, loaded: Mapping[str, Any]) -> Evaluation:
         """Score each task, by name as `read` read it."""
         evaluation = Evaluation.of(self.name, model, self.protocol)
-        if self.pooling is not None:
-            evaluation.expect_pooling(*self.pooling)
+        pooling, whose = self.pooling or (model.pooling, "")
+        if model.pooling not in (pooling, "function", OWN_MODULES):
+            evaluation.notes.append(
+                f"{model.pooling} pooling, where {whose} figures are of {pooling} pooling"
+            )
         if self.max_length is not None and model.max_length is None:
             evaluation.notes.append(f"{model.name} reads whole texts: it has no limit that could be set")
         for name, examples in loaded.items():
@@ -64,10 +66,15 @@ class Frozen:
         return evaluation
 
 
-def run(evaluation: Frozen, model: str, flags: FrozenFlags) -> int:
-    """Run an evaluation as a command, and return the exit status."""
-    names = [known_name(name, evaluation.tasks, "task") for name in flags.tasks] or evaluation.tasks
-    # before the model: a missing file should not cost the loading
-    loaded = {name: evaluation.read(name, flags.eval_data) for name in names}
-    opened = open_model(model, flags.pooling, max_length=evaluation.max_length, precision=flags.precision)
-    return run_and_write(opened, flags.out, lambda opened: evaluation.evaluate(opened, loaded))
+def command(evaluation: Frozen, about: str) -> Callable[..., int]:
+    """Return the command of an evaluation, whose help begins with `about`."""
+
+    def main(model: Model, *, flags: FrozenFlags) -> int:
+        names = [known_name(name, evaluation.tasks, "task") for name in flags.tasks] or evaluation.tasks
+        # before the model: a missing file should not cost the loading
+        loaded = {name: evaluation.read(name, flags.eval_data) for name in names}
+        opened = open_model(model, flags.pooling, max_length=evaluation.max_length, precision=flags.precision)
+        return run_and_write(opened, flags.out, lambda opened: evaluation.evaluate(opened, loaded))
+
+    main.__doc__ = f"{about}\n\nTasks: {', '.join(evaluation.tasks)}."
+    return main

@@ -21,8 +21,7 @@ import numpy as np
 
 from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
-from finetune.flags import Model
-from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.frozen import Frozen, command
 from finetune.results import Evaluation
 from pretrain.benchmarks.files import DataSet, csv_columns, data_root, json_rows, lines, locate, require
 from pretrain.common import cli
@@ -195,12 +194,10 @@ EVALUATION = Frozen(
     load,
     score,
 )
-
-
-def main(model: Model, *, flags: FrozenFlags) -> int:
-    """Count how often the entailed hypothesis is nearer to its premise: ANLI, SNLI, MNLI, triplets."""
-    return run(EVALUATION, model, flags)
-
+main = command(
+    EVALUATION,
+    "Count how often the entailed hypothesis is nearer to its premise.",
+)
 
 if __name__ == "__main__":
     cli.run(main)

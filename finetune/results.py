@@ -82,11 +82,6 @@ class Evaluation:
         """The name of its file and of what lies beside it, without an ending; hyphens replace blanks."""
         return f"{self.evaluation}-{self.pooling.replace(' ', '-')}"
 
-    def expect_pooling(self, pooling: str, whose: str) -> None:
-        """Note a pooling that is not the one of the paper's figures; a model's own modules are left out."""
-        if self.pooling not in (pooling, "function", "own modules"):
-            self.notes.append(f"{self.pooling} pooling, where {whose} figures are of {pooling} pooling")
-
     def add(
         self,
         task: str,
@@ -167,11 +162,11 @@ def write(
 def _merged(evaluation: Evaluation, folder: Path) -> tuple[Path, Evaluation]:
     """Return the file of an evaluation, and what it will say beside what it says already."""
     path = folder / f"{evaluation.file_name}.json"
-    before = _earlier(path)
+    before = read_if_there(path)
     if before is not None and (before.protocol, before.model) != (evaluation.protocol, evaluation.model):
         digest = hashlib.sha256(f"{evaluation.protocol}\n{evaluation.model}".encode()).hexdigest()[:8]
         path = path.with_name(f"{path.stem}-{digest}.json")
-        before = _earlier(path)
+        before = read_if_there(path)
     if before is None or not before.source or before.source != evaluation.source:
         return path, evaluation
     return path, replace(
@@ -183,8 +178,8 @@ def _merged(evaluation: Evaluation, folder: Path) -> tuple[Path, Evaluation]:
     )
 
 
-def _earlier(path: Path) -> Evaluation | None:
-    """Read what is there, if it is a result."""
+def read_if_there(path: Path) -> Evaluation | None:
+    """Read what is there, if it is a result; else None."""
     try:
         return read(path) if path.is_file() else None
     except UserError:

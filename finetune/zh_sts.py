@@ -12,8 +12,7 @@ import numpy as np
 
 from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
-from finetune.flags import Model
-from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.frozen import Frozen, command
 from finetune.results import Evaluation
 from pretrain.benchmarks.files import DataSet, find, lines
 from pretrain.benchmarks.sts_tasks import Pairs, distinct_sentences, score_task, task_cosines
@@ -79,12 +78,10 @@ EVALUATION = Frozen(
     score,
     pooling=("cls", "SDA's"),
 )
-
-
-def main(model: Model, *, flags: FrozenFlags) -> int:
-    """Score Chinese STS-B, test (STS-B-zh) and dev (STS-B-zh-dev): Spearman of cosine with the gold score."""
-    return run(EVALUATION, model, flags)
-
+main = command(
+    EVALUATION,
+    "Score Chinese STS-B, test (STS-B-zh) and dev (STS-B-zh-dev): Spearman of cosine with the gold score.",
+)
 
 if __name__ == "__main__":
     cli.run(main)

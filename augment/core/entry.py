@@ -43,8 +43,8 @@ class Entry:
     meaning: whether it keeps the meaning of a sentence.
     needs: for tokens "synonyms" (a SynonymTable, passed by keyword), "del" (a tokenizer with [DEL]),
         "punctuation" (a tokenizer with punctuation marks); for text "parse" (heads and relations, with tags
-        and lemmas), "tags" (tags, parts of speech and lemmas), "wordnet", "model:NAME" (a model or vectors
-        that the parameters name).
+        and lemmas), "tags" (tags, parts of speech and lemmas), "wordnet", "model:WHAT" (a model or vectors
+        that parameters with a `variable` name).
     languages: spaCy's codes of those that it is written for; (): any. A pipeline refuses other parses.
     check: takes all parameters and returns what is wrong with them together, or None.
     require: called when a pipeline is built; raises AugmentationError where this machine lacks something.
@@ -94,11 +94,12 @@ def augmentation(
     """
 
     def register(function: Function) -> Function:
+        paragraph = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
         REGISTERED.append(
             Entry(
                 name=name or function.__name__.replace("_", "-"),
                 paper=paper,
-                description=description or first_sentence(function),
+                description=description or re.split(r"(?<=\.) (?=[A-Z])", paragraph, maxsplit=1)[0],
                 function=function,
                 meaning=meaning,
                 kind=kind_of(function),
@@ -120,8 +121,3 @@ english = functools.partial(augcse, languages="en")
 def kind_of(function: Callable[..., Any]) -> Literal["token", "text"]:
     """Return "token" for a function that takes a vocabulary, "text" for any other."""
     return "token" if "vocabulary" in inspect.signature(function).parameters else "text"
-
-
-def first_sentence(function: Callable[..., Any]) -> str:
-    paragraph = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
-    return re.split(r"(?<=\.) (?=[A-Z])", paragraph, maxsplit=1)[0]

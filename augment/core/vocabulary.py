@@ -83,7 +83,11 @@ class Vocabulary:
         size = max(tokens.values()) + 1
         del_id = tokens.get(DEL_TOKEN, -1)
         specials = set(tokenizer.all_special_ids) | set(ids.values()) | ({del_id} - {-1})
-        style = _marking(tokenizer, tokens)
+        # the mark of words: "##" continues one (WordPiece), "Ġ" (BPE) or "▁" begins one
+        counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in ("##", "Ġ", "▁")}
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        is_pieces = backend is not None and type(backend.model).__name__ == "WordPiece"
+        style = "##" if is_pieces else max(counts, key=counts.__getitem__)
         special = np.ones(size, dtype=bool)
         word_start = np.ones(size, dtype=bool)
         kind = np.zeros(size, dtype=np.uint8)
@@ -111,15 +115,6 @@ def encode(sentences: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> 
     settings = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
     rows = tokenizer(list(sentences), **settings)["input_ids"]
     return Ragged.from_sequences([[vocabulary.cls_id, *row, vocabulary.sep_id] for row in rows])
-
-
-def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:
-    """Return a tokenizer's mark of words: "##" continues one (WordPiece), "Ġ" (BPE) or "▁" begins one."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None and type(backend.model).__name__ == "WordPiece":
-        return "##"
-    counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in ("##", "Ġ", "▁")}
-    return max(counts, key=counts.__getitem__)
 
 
 def _kind(token: str, style: str) -> int:

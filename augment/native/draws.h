@@ -90,12 +90,13 @@ void add_draws(nb::module_& module) {
         .def(nb::init<nb::handle>(), nb::arg("key"))
         .def("__getstate__", &Draws::kept)
         .def("__setstate__", [](Draws& self, std::pair<uint64_t, uint64_t> kept) { new (&self) Draws(kept); })
-        .def("bits", &Draws::bits)
-        .def("uniform", &Draws::uniform)
-        .def("below", &Draws::below)
-        .def("chance", &Draws::chance)
-        .def("choice", &Draws::choice)
-        .def("sample", &Draws::sample, nb::arg("items"), nb::arg("k"));
+        .def("bits", &Draws::bits, "Draw 64 random bits.")
+        .def("uniform", &Draws::uniform, "Draw from [0, 1), in multiples of 2**-53.")
+        .def("below", &Draws::below, "Draw from 0, ..., n - 1; n: 1 or more.")
+        .def("chance", &Draws::chance, "Return True with probability p, to 2**-32.")
+        .def("choice", &Draws::choice, "Draw one of the items.")
+        .def("sample", &Draws::sample, nb::arg("items"), nb::arg("k"),
+             "Draw k different items (all, if there are fewer), in random order; k = len(items) shuffles.");
 }
 
 }  // namespace

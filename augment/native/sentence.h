@@ -228,14 +228,14 @@ PyMemberDef sentence_fields[] = {
 
 PyMethodDef sentence_methods[] = {
     {"word", called<word>, METH_O, "Return word i as it stands in the text."},
-    {"lower", called<lower_word>, METH_O, "Return word i in small letters, '' where there is none."},
+    {"lower", called<lower_word>, METH_O, "Return word i in small letters; '' before the first (-1), behind the last."},
     {"children", called<children>, METH_O, "Return the words that depend on word i, left to right."},
-    {"subtree", called<subtree>, METH_O, "Return the first and last word among word i and all that depend on it."},
-    {"relation", called<relation>, METH_O, "Return the relation of word i to its head, in UD's terms."},
-    {"with_relation", called<with_relation>, METH_O, "Return the words whose relation, without subtype, is one of `wanted`."},
-    {"verb", called<verb>, METH_O, "Return the verb of the clause that word i heads."},
-    {"auxiliaries", called<auxiliaries>, METH_O, "Return the auxiliaries of the clause that word i heads."},
-    {"subject", called<subject>, METH_O, "Return the subject of the clause that word i heads, or None."},
+    {"subtree", called<subtree>, METH_O, "Return the first and last word of word i and all that depend on it."},
+    {"relation", called<relation>, METH_O, "Return word i's relation to its head in UD's terms, else ClearNLP's."},
+    {"with_relation", called<with_relation>, METH_O, "Return the words whose relation without its subtype is wanted, in order."},
+    {"verb", called<verb>, METH_O, "Return the verb of word i's clause: its copula if it has one (UD), else i."},
+    {"auxiliaries", called<auxiliaries>, METH_O, "Return the auxiliaries of word i's clause, without its copula."},
+    {"subject", called<subject>, METH_O, "Return the subject of word i's clause: last before the verb, else first, or None."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -15,20 +15,12 @@ from typing import Any
 import numpy as np
 
 from augment.core.entry import Parameter, augcse
-from augment.neural.models import (
-    LoadedModel,
-    PaddedBatch,
-    load_masked_lm,
-    on_device,
-    padded_batches,
-    require_named,
-)
+from augment.neural.models import LoadedModel, PaddedBatch, load_masked_lm, on_device, padded_batches
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import indefinite_article, upper_first
 
 VARIABLE = "CLEAR_MASKED_LM"
-NEED = "model:masked language model"
 ACTIONS = ("substitute", "insert", "random")
 # A word of letters between white space, without the punctuation around it; not a part of "U.S.", "don't",
 # "well-known" or a URL.
@@ -38,25 +30,21 @@ _LAST, _NEXT = re.compile(r"(\w+)\W*$"), re.compile(r"\W*(\w+)")
 _SEEN = 64  # characters searched for a neighbour
 
 
-def _load(name: str, values: dict[str, Any]) -> None:
-    example = "distilbert-base-uncased, or an export of this project"
-    _words_of(require_named(values["model"], name, "model", VARIABLE, "a masked language model", example))
-
-
 def _contextual(name: str, rate: float, action: str, sample: str, **fields: Any) -> Any:
     choice = "substitute words, insert some, or one of the two for each sentence"
     return augcse(
         "possibly altering",
         name=name,
-        needs=NEED,
+        needs="model:a masked language model",
         parameters=(
             Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE),
             Parameter("rate", rate, "share of the words, rounded up", 0, 1),
             Parameter("action", action, choice, choices=ACTIONS),
             Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
         ),
+        example=f"{name}:model=distilbert-base-uncased",
         sample=sample,
-        load=functools.partial(_load, name),
+        load=lambda values: _words_of(values["model"]),
         batch=True,
         **fields,
     )
@@ -118,7 +106,13 @@ class _Work:
     @classmethod
     def begin(cls, sentence: ParsedSentence, draws: Draws, rate: float, action: str, cased: bool) -> "_Work":
         inserts = draws.chance(0.5) if action == "random" else action == "insert"
-        spans = _replaceable(sentence, cased)
+        spans = plain_words(sentence)
+        if sentence.language == "zh":
+            spans = [(a, b) for a, b in spans if b - a == 1 and _is_chinese(sentence.text[a])]
+        elif not cased:  # a model without capitals knows no names
+            spans = [
+                one for one in spans if one[0] == sentence.starts[0] or not sentence.text[one[0]].isupper()
+            ]
         if inserts:  # only behind a space: the first word keeps its capital, a quote its first word
             spans = [(start, start) for start, _ in spans if start and sentence.text[start - 1] == " "]
         words = sum(any(map(str.isalnum, word)) for word in sentence.words)
@@ -145,14 +139,6 @@ def plain_words(sentence: ParsedSentence) -> list[tuple[int, int]]:
         and (end - start > 1 or text[start:end] in "aI")
         and not (text[end : end + 1] == "." and text[start:end] in _TITLES)
     ]
-
-
-def _replaceable(sentence: ParsedSentence, cased: bool) -> list[tuple[int, int]]:
-    """Return the words, (start, end), that a model can fill in; one without capitals knows no names."""
-    text, spans = sentence.text, plain_words(sentence)
-    if sentence.language == "zh":
-        return [(start, end) for start, end in spans if end - start == 1 and _is_chinese(text[start])]
-    return [span for span in spans if cased or span[0] == sentence.starts[0] or not text[span[0]].isupper()]
 
 
 def _is_chinese(character: str) -> bool:
@@ -208,7 +194,9 @@ def _words_of(source: str) -> _Words:
 
 def _fill(loaded: LoadedModel, words: _Words, works: list[_Work], top_k: int) -> None:
     """Fill the next spot of every sentence."""
-    tokenizer, longest = loaded.tokenizer, _longest(loaded)
+    tokenizer = loaded.tokenizer
+    positions = getattr(loaded.model.config, "max_position_embeddings", 512)
+    longest = min(tokenizer.model_max_length, positions - 2)  # RoBERTa uses the first two for none
     spots = [work.spots.pop() for work in works]
     texts, ends = zip(*(work.masked(spot, tokenizer.mask_token) for work, spot in zip(works, spots)))
     encoded = tokenizer(list(texts), truncation=True, max_length=longest, return_offsets_mapping=True)
@@ -288,9 +276,3 @@ def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str
     if len(old) > 1 and old.isupper():
         return new.upper()
     return upper_first(new) if old[:1].isupper() and (first or (old != "I" and not words.cased)) else new
-
-
-def _longest(loaded: LoadedModel) -> int:
-    """Return how many tokens a model takes; RoBERTa uses the first two positions for none."""
-    positions = getattr(loaded.model.config, "max_position_embeddings", 512)
-    return min(loaded.tokenizer.model_max_length, positions - 2)

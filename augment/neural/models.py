@@ -72,16 +72,6 @@ def padded_batches(
             yield PaddedBatch(numbers, rows, ids.to(loaded.device), mask.to(loaded.device))
 
 
-def require_named(given: str, name: str, parameter: str, variable: str, what: str, example: str) -> str:
-    """Return the model that an augmentation's `parameter`, or `variable`, names; what: it must be."""
-    if not given:
-        raise AugmentationError(
-            f"{name} needs {what}: name a folder or a hub name (such as {example}) in the specification, "
-            f"{name}:{parameter}=FOLDER, or in {variable}, which also takes names with ':' ',' or '|' in them"
-        )
-    return given
-
-
 @functools.lru_cache(maxsize=4)
 def load_masked_lm(source: str) -> LoadedModel:
     """Load a masked language model with its fast tokenizer, on the CPU until `on_device` moves it."""

@@ -6,7 +6,6 @@ Sampling adds each sentence's own Gumbel noise to the model's log-probabilities 
 sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A* sampling", section 2).
 """
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ import numpy as np
 
 from augment.core.entry import Parameter, augcse
 from augment.core.errors import AugmentationError
-from augment.neural.models import LoadedModel, load_seq2seq, on_device, padded_batches, require_named
+from augment.neural.models import LoadedModel, load_seq2seq, on_device, padded_batches
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
@@ -42,27 +41,9 @@ class Search:
     max_length: int = 128
 
 
-def _load_pair(name: str, values: dict[str, Any]) -> None:
-    lacking = [pair for pair in (("forward", FORWARD), ("back", BACK)) if not values[pair[0]]]
-    if lacking:
-        parameters, variables = zip(*lacking)
-        what = "two translation models, into another language (forward) and back"
-        example = "facebook/wmt19-en-de and facebook/wmt19-de-en"
-        require_named("", name, "=FOLDER:".join(parameters), " and ".join(variables), what, example)
-    load_seq2seq(values["forward"])
-    load_seq2seq(values["back"])
-
-
 def _load_multilingual(values: dict[str, Any]) -> None:
-    name, what = "multilingual-back-translation", "a translation model of many languages"
-    found = require_named(values["model"], name, "model", MULTILINGUAL, what, "facebook/m2m100_418M")
     for code in (values["source"], values["pivot"]):
-        _language_id(load_seq2seq(found).tokenizer, code)
-
-
-def _load_formal(values: dict[str, Any]) -> None:
-    what, example = "a model that rewrites in a formal style", "prithivida/informal_to_formal_styletransfer"
-    load_seq2seq(require_named(values["model"], "casual-to-formal", "model", FORMAL, what, example))
+        _language_id(load_seq2seq(values["model"]).tokenizer, code)
 
 
 def _model(name: str, meaning: str, variable: str) -> Parameter:
@@ -85,7 +66,7 @@ def _pair(name: str, pick: str, sample: str, **fields: Any) -> Any:
     return augcse(
         "preserving",
         name=name,
-        needs="model:translation, there and back",
+        needs="model:two translation models, into another language and back",
         parameters=(
             _model("forward", "the model into another language", FORWARD),
             _model("back", "the model back", BACK),
@@ -93,7 +74,7 @@ def _pair(name: str, pick: str, sample: str, **fields: Any) -> Any:
         ),
         example=f"{name}:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
         sample=sample,
-        load=functools.partial(_load_pair, name),
+        load=lambda values: [load_seq2seq(values[step]) for step in ("forward", "back")],
         batch=True,
         **fields,
     )
@@ -123,7 +104,7 @@ def back_translation(
 
 @augcse(
     "preserving",
-    needs="model:translation of many languages",
+    needs="model:a translation model of many languages",
     parameters=(
         _model("model", "the model of many languages", MULTILINGUAL),
         Parameter("source", "en", "code of the sentences' language, as the model writes it"),
@@ -154,11 +135,11 @@ def multilingual_back_translation(
 
 @augcse(
     "preserving",
-    needs="model:formal style",
+    needs="model:a model that rewrites in a formal style",
     parameters=(_model("model", "the model of the formal style", FORMAL), *_search("different")),
     example="casual-to-formal:model=prithivida/informal_to_formal_styletransfer",
     sample="What you upto -> What are you currently doing?",
-    load=_load_formal,
+    load=lambda values: load_seq2seq(values["model"]),
     batch=True,
 )
 def casual_to_formal(

@@ -29,11 +29,6 @@ _FUNCTION_WORDS = named_words("vectors.function_words")
 
 
 def _load(values: dict[str, Any]) -> None:
-    if not values["path"]:
-        raise AugmentationError(
-            "random-word-embedding needs word vectors: name a file such as GloVe's glove.6B.50d.txt in the "
-            f"specification, random-word-embedding:path=FILE, or in {VARIABLE}"
-        )
     word_vectors(values["path"], values["limit"])
 
 
@@ -47,6 +42,7 @@ def _load(values: dict[str, Any]) -> None:
         Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
         Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
     ),
+    example="random-word-embedding:path=glove.6B.50d.txt",
     sample="The old man sat by the sea. -> The young man stood by the sea.",
     load=_load,
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from augment.rules.senses import Substitute, uses
 from augment.text.inflection import lemma_of
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import word_set
+from augment.text.word_forms import named_words, word_set
 from augment.text.wordnet import wordnet
 
 _INFLECTED = word_set("NNS VBD VBG VBN VBP VBZ")
@@ -29,12 +29,8 @@ _NOT_ADJECTIVAL = frozenset(
 _MEASURES = frozenset({"obl:npmod", "obl:tmod", "obl:unmarked", "nmod:npmod", "nmod:tmod", "nmod:unmarked"})
 _CLAUSES = frozenset({"ccomp", "xcomp", "csubj"})
 # Prepositions that no verb chooses; those with which a noun keeps its meaning; the same without "of".
-_NEUTRAL = word_set(
-    "in during after before by since until because while near between within without despite throughout when"
-)
-_NOUN_PREPOSITIONS = word_set(
-    "of in at from with during after before by since between near within without under inside outside"
-)
+_NEUTRAL = named_words("bound_words.neutral")
+_NOUN_PREPOSITIONS = named_words("bound_words.noun_prepositions")
 _PLACE_OF = word_set("in at during after before by since near within under inside outside")
 _DETERMINERS = word_set("a an another each every either one")
 _MASS = word_set("much little less")

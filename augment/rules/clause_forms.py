@@ -8,14 +8,9 @@ from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import balanced, named_words, word_set
 
 _PRESENT_BE = {(1, False): "am", (3, False): "is"}
-_SINGULAR = word_set(
-    "he she it this that each every everyone everybody someone somebody anyone anybody no-one nobody "
-    "one nothing"
-)
+_SINGULAR = named_words("clause_forms.singular")
 _NOMINATIVES = word_set("i you he she we they")
-_PLURAL = word_set(
-    "we us they them these those both many several few others people police cattle most all some"
-)
+_PLURAL = named_words("clause_forms.plural")
 _PLURAL_DETERMINERS = word_set("these those both many several few various numerous")
 RELATIVE = word_set("who which that whom whose")
 FINITE = ("VBD", "VBZ", "VBP", "MD")
@@ -74,14 +69,11 @@ def _ends_before(sentence: ParsedSentence, i: int) -> bool:
         return False
     if not behind.lstrip(_OPENING)[:1].isupper():
         return False
-    word = ended[:-1].split()[-1:] if ended[-1] == "." else []
-    return not word or not _is_abbreviation(word[0].lstrip(_OPENING))
-
-
-def _is_abbreviation(word: str) -> bool:
-    """Return whether the full stop behind a word may be its own: "Mr", "No", "J" or "U.S"."""
+    if ended[-1] != "." or not ended[:-1].split():
+        return True
+    word = ended[:-1].split()[-1].lstrip(_OPENING)  # whose full stop may be its own: "Mr", "No", "J" or "U.S"
     initials = word.isupper() and all(len(part) == 1 for part in word.split(".")) and word != "I"
-    return initials or word == "No" or word.lower() in _ABBREVIATIONS
+    return not (initials or word == "No" or word.lower() in _ABBREVIATIONS)
 
 
 def is_joined_by_and(sentence: ParsedSentence, i: int) -> bool:

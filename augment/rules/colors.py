@@ -9,6 +9,7 @@ from augment.text.word_forms import (
     Edit,
     lengths_by_word,
     like,
+    named_words,
     names_in,
     rewrite,
     word_list,
@@ -22,16 +23,11 @@ _SKIN = word_set("black white brown")
 # a person's noun by its end; some things share it ("a black container"), and are left as they are
 _PERSON = re.compile(r"(?:er|or|ist|ian|ican|ean|ant|ent|ate|ee|man|men|woman|women|people|ship|ism|hood)s?$")
 _KIND = re.compile(r"(?:wort|weed|fish|berry|bird|fly|grass|heron|urchin|squid|crab|snail|moth)s?$")
-_OF_PERSONS = word_set(
-    "he she they we you i who him her them us me being first only second half almost as either american "
-    "asian hispanic latino female jewish gay lgbt non famous"
-)
+_OF_PERSONS = named_words("colors.of_persons")
 _QUOTES = ("'", '"', "“", "‘", "`", "``", "''")
 _SURNAMES = word_set("black white brown green gray grey")
 _BEFORE_COLOUR = ("DT", "PRP$", "IN", "CC", "VBG", "VBN", "CD", ",")
-_LOOKS = word_set(
-    "is are was were be been being turn turns turned become becomes became look looks looked painted"
-)
+_LOOKS = named_words("colors.looks")
 _SHADES = word_set("pale light dark deep bright vivid dull soft rich pure slightly very")
 COLOURS = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
 """Names of colours; whether each is mostly a thing, no colour."""
@@ -91,8 +87,9 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False
     if tag == "NN" and [word.lower() for word in words[max(0, i - 2) : i]] == ["in", "the"]:
         return False  # "in the red"
-    if _is_black_and_white(words, j) or _is_of_people(sentence, i, before):
-        return False
+    around = " ".join(words[max(0, j - 2) : j + 3]).lower().replace("&", "and")
+    if " black and white " in f" {around} " or _is_of_people(sentence, i, before):
+        return False  # a picture without colours
     if words[j + 1 : j + 2] and words[j + 1] in _JOINTS:
         return False
     nouns = _nouns_behind(sentence, j)
@@ -124,12 +121,6 @@ def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
     while end < len(words) and sentence.tags[end].startswith("NN"):
         end += 1
     return words[k:end]
-
-
-def _is_black_and_white(words: list[str], j: int) -> bool:
-    """Return whether a word is of "black and white", which says that a picture has no colours."""
-    around = " ".join(words[max(0, j - 2) : j + 3]).lower().replace("&", "and").split()
-    return any(around[k : k + 3] == ["black", "and", "white"] for k in range(len(around)))
 
 
 def _is_of_people(sentence: ParsedSentence, i: int, before: list[str]) -> bool:

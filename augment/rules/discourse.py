@@ -3,16 +3,22 @@
 from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import lengths_by_word, like, names_in, rewrite, word_set, word_table
+from augment.text.word_forms import (
+    lengths_by_word,
+    like,
+    named_words,
+    names_in,
+    rewrite,
+    word_set,
+    word_table,
+)
 
 _STOPS = frozenset(".;:,—–-(")
 _PREPOSITIONS = word_set("of to as that than when by in on from")
 _NEGATIVE = word_set("not n't n’t no never neither none nothing")
 _MODIFYING = word_set("whether or and just only ever such as so not even simply precisely long partly")
 _NAMING = word_set("known called named abbreviated spelled")
-_NOT_ADVERB = word_set(
-    "year years month months day days week weeks hours minutes decade decades century centuries"
-)
+_NOT_ADVERB = named_words("discourse.not_adverb")
 
 
 @english("preserving", needs="parse", sample="He left because it was late. -> He left since it was late.")

@@ -1,5 +1,6 @@
 """Swap genders, change places, put facts about them: rules of AugCSE that know names by lists."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from augment.core.entry import english
@@ -10,6 +11,7 @@ from augment.text.word_forms import (
     is_name,
     lengths_by_word,
     like,
+    named_words,
     names_in,
     rewrite,
     word_list,
@@ -30,18 +32,13 @@ _TITLES = word_map(
 )
 # Written with a capital in front of a name these are titles, and swapped; other capitalised pairs are (parts
 # of) names.
-_RANKS = word_set(
-    "abbot abbess baron baroness duke duchess emperor empress king queen prince princess viscount "
-    "viscountess uncle aunt"
-)
+_RANKS = named_words("names.ranks")
 # What stands behind a "his" or "her" that owns nothing.
 _BEHIND_PRONOUNS = word_set("PUNCT ADP CCONJ SCONJ AUX DET PRON PART")
 _OWNED = word_set("NOUN PROPN ADJ NUM VERB ADV")  # what a noun phrase begins with
 _BEFORE_NO_PERSON = word_set("St. Saint San Fort Mount Lake Port the The - of de van von")
 _BEHIND_NO_PERSON = word_set("- River Street County Island Islands College University Church Bay City")
-_SECOND_NAMES = word_set(
-    "Ann Anne Beth Bob Ellen Fay Jean Jo Joe Kate Kay Lee Lou Louise Lynn Mae May Paul Ray Rose Sue"
-)
+_SECOND_NAMES = named_words("names.second_names")
 _QUOTES = frozenset("\"“‘'`") | {"``"}
 
 
@@ -150,7 +147,7 @@ _CONTINENTS = dict.fromkeys(("Africa", "Asia", "Europe", "Oceania", "North Ameri
 _COUNTRIES = {row[0]: row[1:] for row in word_table("countries.tsv")}
 _CITIES = {row[0]: row[1:] for row in word_table("cities.tsv")}
 _PLACES: tuple[dict[str, Any], ...] = (_COUNTRIES, _CITIES, _CONTINENTS)
-_TABLES = tuple((table, lengths_by_word(table)) for table in _PLACES)
+_LENGTHS = tuple(map(lengths_by_word, _PLACES))
 
 
 @english(
@@ -189,25 +186,27 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     if not found:
         return None
     _, j, name = draws.choice(sorted(found))
-    makers = zip(_TABLES, (_of_country, _of_city, _of_continent))
-    facts = [fact for (table, _), make in makers if name in table for fact in make(name)]
-    facts = [fact for fact in facts if fact[1] not in sentence.text]
+    facts = [fact for fact, said in _facts(name) if said not in sentence.text]
     if not facts:
         return None
-    fact = draws.choice(facts)[0]
-    end = sentence.ends[j]
-    return rewrite(sentence, [(end, end, _set_off(sentence, j, fact))])
+    fact = draws.choice(facts)
+    end, at_end = sentence.ends[j], j + 1 == len(sentence)
+    if at_end or sentence.word(j + 1) in (".", "!", "?", ";", ":", ")", "]"):
+        written = f", {fact}"
+    else:
+        written = f", {fact}," if sentence.pos[j + 1] in ("VERB", "AUX", "ADP", "SCONJ") else f" ({fact})"
+    return rewrite(sentence, [(end, end, written)])
 
 
 def _places(sentence: ParsedSentence, number: int) -> list[tuple[int, int, str]]:
     """Return (first word, last word, name) of every place of a table that is not part of a longer name."""
-    words, (table, lengths) = sentence.words, _TABLES[number]
+    words, table = sentence.words, _PLACES[number]
 
     def place(i: int, j: int) -> tuple[int, int, str] | None:
         name = sentence.span(i, j)
         return (i, j, name) if name in table and _is_whole_name(sentence, i, j, words) else None
 
-    return list(names_in(words, lengths, place))
+    return list(names_in(words, _LENGTHS[number], place))
 
 
 def _is_whole_name(sentence: ParsedSentence, i: int, j: int, words: list[str]) -> bool:
@@ -240,43 +239,23 @@ def _takes_apposition(sentence: ParsedSentence, i: int, j: int) -> bool:
     return sentence.pos[following] in ("PUNCT", "ADP", "CCONJ", "SCONJ")
 
 
-def _set_off(sentence: ParsedSentence, j: int, fact: str) -> str:
-    following = j + 1
-    if following == len(sentence):
-        return f", {fact}"
-    word, pos = sentence.word(following), sentence.pos[following]
-    if word in (".", "!", "?", ";", ":", ")", "]"):
-        return f", {fact}"
-    if pos in ("VERB", "AUX", "ADP", "SCONJ"):
-        return f", {fact},"
-    return f" ({fact})"
-
-
-def _of_country(name: str) -> list[tuple[str, str]]:
-    """Return (fact, the word of it that the sentence must not have yet)."""
-    code, _, capital, continent, inhabitants, currency, neighbours = _COUNTRIES[name]
-    facts = [
-        (f"whose capital is {capital}", capital),
-        (f"a country in {continent}", continent),
-        (f"a country of {int(inhabitants):,} inhabitants", "inhabitants"),
-        (f"whose ISO code is {code}", "ISO"),
-        (f"where the currency is the {currency.lower()}", currency.lower()),
-    ]
-    if neighbours != "-":
-        first = neighbours.split(",")
-        facts += [(f"which borders {_with_article(neighbour)}", neighbour) for neighbour in first[:4]]
-    return facts
-
-
-def _of_city(name: str) -> list[tuple[str, str]]:
-    country, inhabitants = _CITIES[name]
-    size = f"a city of {int(inhabitants):,} inhabitants"
-    return [(f"a city in {_with_article(country)}", country), (size, "inhabitants")]
-
-
-def _of_continent(name: str) -> list[tuple[str, str]]:
-    countries = [country for country, row in _COUNTRIES.items() if row[3] == name]
-    return [(f"a continent with {len(countries)} countries", "continent")]
+def _facts(name: str) -> Iterator[tuple[str, str]]:
+    """Yield (fact, the word of it that the sentence must not have yet) of a place."""
+    if name in _COUNTRIES:
+        code, _, capital, continent, inhabitants, currency, neighbours = _COUNTRIES[name]
+        yield f"whose capital is {capital}", capital
+        yield f"a country in {continent}", continent
+        yield f"a country of {int(inhabitants):,} inhabitants", "inhabitants"
+        yield f"whose ISO code is {code}", "ISO"
+        yield f"where the currency is the {currency.lower()}", currency.lower()
+        for neighbour in neighbours.split(",")[:4] if neighbours != "-" else ():
+            yield f"which borders {_with_article(neighbour)}", neighbour
+    if name in _CITIES:
+        country, inhabitants = _CITIES[name]
+        yield f"a city in {_with_article(country)}", country
+        yield f"a city of {int(inhabitants):,} inhabitants", "inhabitants"
+    if name in _CONTINENTS:
+        yield f"a continent with {sum(row[3] == name for row in _COUNTRIES.values())} countries", "continent"
 
 
 def _with_article(country: str) -> str:

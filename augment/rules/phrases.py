@@ -67,8 +67,14 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     if not balanced(before) or not balanced(after):
         return None
     opens = opens_sentence(sentence, span[0])
-    new_subject = _as_subject(sentence, object_head, first, last, opens)
-    new_object = _as_object(sentence, subject, *span)
+    new_subject = sentence.span(first, last)
+    if first == last:
+        new_subject = _NOMINATIVE.get(sentence.lower(object_head), sentence.word(object_head))
+    new_subject = upper_first(new_subject) if opens else new_subject
+    lowered = lower_first(sentence, span[0]) if opens else sentence.word(span[0])
+    new_object = lowered + sentence.text[sentence.ends[span[0]] : sentence.ends[span[1]]]
+    if span[0] == span[1]:
+        new_object = _OBJECTIVE.get(sentence.lower(subject), new_object)
     edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
     edits.append((sentence.starts[first], *_close(sentence, first, last, new_object)))
     agreement = _agreement(sentence, root, object_head)
@@ -146,20 +152,6 @@ def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
     return word not in ("there", "what", "other", "another", "one") and sentence.relation(i) != "expl"
 
 
-def _as_subject(sentence: ParsedSentence, head: int, first: int, last: int, opens: bool) -> str:
-    new = sentence.span(first, last)
-    if first == last:
-        new = _NOMINATIVE.get(sentence.lower(head), sentence.word(head))
-    return upper_first(new) if opens else new
-
-
-def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> str:
-    if first == last and sentence.lower(head) in _OBJECTIVE:
-        return _OBJECTIVE[sentence.lower(head)]
-    lowered = lower_first(sentence, first) if opens_sentence(sentence, first) else sentence.word(first)
-    return lowered + sentence.text[sentence.ends[first] : sentence.ends[last]]
-
-
 def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[int, str]:
     """Return where the old phrase ends, and the new one with the comma that an apposition in it needs."""
     end = sentence.ends[last]
@@ -233,16 +225,12 @@ def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
                 edits.append(edit)
     if not edits:
         return None
-    result = sentence.edit(_with_one_comma(edits))
+    # one comma where an edit that ends in one meets an edit that begins with one
+    commas = {start for start, _, new in edits if new.startswith(",")}
+    result = sentence.edit(
+        (start, end, new.removesuffix(",") if end in commas else new) for start, end, new in edits
+    )
     return None if result == sentence.text or repeats_more(result, sentence.text) else result
-
-
-def _with_one_comma(edits: list[Edit]) -> list[Edit]:
-    """Drop the comma that ends an edit where the next edit follows at once and begins with one."""
-    begin_with_comma = {start for start, _, new in edits if new.startswith(",")}
-    return [
-        (start, end, new.removesuffix(",") if end in begin_with_comma else new) for start, end, new in edits
-    ]
 
 
 def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
@@ -259,10 +247,18 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
         first += 1
     if not subject_last < verb or sentence.tags[verb] not in FINITE or is_torn(sentence, first, subject_last):
         return None
-    while verb + 1 < len(sentence) and _is_close_to_verb(sentence, verb + 1):
+    while verb + 1 < len(sentence) and (
+        sentence.lower(verb + 1) in ("n't", "n’t", "not") or sentence.relation(verb + 1) == "compound:prt"
+    ):
         verb += 1
     last = sentence.subtree(head)[1]
-    for other in (*later, *_sharing(sentence, head, verb)):
+    joined = [child for child in sentence.dependents(head, "conj") if child > verb]
+    sharing = (  # finite verbs that share the subject and stay behind it: "Old, it was, and fell"
+        child
+        for child in joined
+        if sentence.subject(child) is None and sentence.tags[finite_verb(sentence, child)] in FINITE
+    )
+    for other in (*later, *sharing):
         last = min(last, _joint_before(sentence, head, other) - 1)
     last = _end_of_clause(sentence, head, verb, last)
     while last > verb and (sentence.pos[last] == "CCONJ" or sentence.word(last) in tuple(".,;:!?-–—")):
@@ -317,19 +313,8 @@ def _end_of_clause(sentence: ParsedSentence, head: int, verb: int, last: int) ->
     return last
 
 
-def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
-    """Return the finite verbs that share a clause's subject and stay behind it ("Old, it was, and fell")."""
-    joined = (child for child in sentence.dependents(head, "conj") if child > verb)
-    shared = (child for child in joined if sentence.subject(child) is None)
-    return [child for child in shared if sentence.tags[finite_verb(sentence, child)] in FINITE]
-
-
 def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:
     """Return the first word of a coordinated clause, its conjunction included."""
     first = sentence.subtree(conjoined)[0]
     joints = [child for child in sentence.dependents(head, "cc") if head < child < conjoined]
     return min([first, *joints[-1:]])
-
-
-def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:
-    return sentence.lower(i) in ("n't", "n’t", "not") or sentence.relation(i) == "compound:prt"

@@ -2,14 +2,13 @@
 
 import functools
 import re
-from bisect import bisect_left
 
 from augment.core.compiled import native
 from augment.core.entry import FILTERED_OUT, Parameter, augmentation, english
 from augment.core.errors import AugmentationError
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, rewrite, upper_first, word_set
+from augment.text.word_forms import Edit, named_words, rewrite, upper_first, word_at, word_set, word_table
 
 # What stands before a word is looked at behind its first letter: sought by a class of letters, words are
 # found sooner.
@@ -19,23 +18,7 @@ _WORDS = re.compile(
 _ONSET = re.compile(r"(?i)(?:[^aeiouy]*?qu|y(?=[aeiou])|[^aeiouy]+)")
 _URL = re.compile(r"\S*(?:://|www\.|@)\S*|\S+\.(?:com|org|net|edu|gov|io)\b\S*")
 _URL_PARTS = ("://", "www.", "@", ".com", ".org", ".net", ".edu", ".gov", ".io")
-# Homoglyphs of the Latin letters in Cyrillic and Greek and those with a diacritic, of Unicode's confusables;
-# written here.
-_LOOK_ALIKE = {
-    "a": "аạȧāąäáâàǎăɑα", "b": "ḅḇƀɓЬ", "c": "сϲċçćĉčƈ", "d": "ḍḏḓđɖɗď", "e": "еẹėȩēęëéêèěĕ", "f": "ƒḟ",
-    "g": "ġģǵĝǧğɡ",
-    "h": "ḥḫħһĥȟ", "i": "іịıīįïíîìǐ", "j": "јĵǰϳ", "k": "ḳķκќǩ", "l": "ḷļłĺľӏ", "m": "ṃṁḿ", "n": "ṇṅņñńňǹп",
-    "o": "оọȯōöóôòǒŏοσ",
-    "p": "рṗṕρ", "q": "ԛɋ", "r": "ṛṙŗŕřг", "s": "ѕṣṡşśŝš", "t": "ṭṫţťτ", "u": "ụūųüúûùǔŭυ", "v": "ṿṽνѵ",
-    "w": "ẉẇẅẃŵẁԝ",
-    "x": "хẋẍχ", "y": "уẏȳÿýŷỳγ", "z": "ẓżźẑž", "A": "АȦĀĄÄÁÂÀΑ", "B": "ВḂΒ", "C": "СĊÇĆĈČ", "D": "ḌḊĎĐ",
-    "E": "ЕĖĒĘËÉÊÈΕ",
-    "F": "ḞϜ", "G": "ĠĢĜĞ", "H": "НḢΗĤ", "I": "ІĪĮÏÍÎÌΙ", "J": "ЈĴ", "K": "КĶΚ", "L": "ḶĻĹĽ", "M": "МṀΜ",
-    "N": "ṄŅÑŃŇΝ",
-    "O": "ОȮŌÖÓÔÒΟ", "P": "РṖΡ", "Q": "ԚɊ", "R": "ṘŖŔŘ", "S": "ЅṠŞŚŜŠ", "T": "ТṪŢŤΤ", "U": "ŪŲÜÚÛÙ",
-    "V": "ѴṼ", "W": "ẆẄŴ",
-    "X": "ХẊΧ", "Y": "ҮẎŸÝΥ", "Z": "ŻŹŽΖ",
-}  # fmt: skip
+_LOOK_ALIKE = {letter: others for letter, others in word_table("look_alike.tsv")}  # noqa: C416
 
 
 @augmentation(
@@ -125,11 +108,7 @@ def _pig(word: str) -> str:
 
 def _parts(text: str) -> list[str]:
     """Return a text in parts, every second one a word, those of URLs and addresses not among them."""
-    urls = _urls(text)
-    if not urls:
-        return _WORDS.split(text)
-    parts: list[str] = []
-    last = 0
+    urls, parts, last = _urls(text), list[str](), 0
     for word in _WORDS.finditer(text):
         if not _inside(word.start(), urls):
             parts += (text[last : word.start()], word[0])
@@ -174,16 +153,10 @@ _CURRENCIES = {
     "€": ("euro", "euros", "cents"),
 }  # fmt: skip
 _LABELS = word_set("no no. nos. vol. p. pp. fig. # §")  # what they number keeps its figure
-_MONTHS = word_set(
-    "january february march april may june july august september october november december jan feb mar apr "
-    "jun jul aug sep sept oct nov dec"
-)
+_MONTHS = named_words("spelling.months")
 _PLURALS = word_set("people men women children feet")
 _DETERMINERS = word_set("the this that its his her their our")
-_BEFORE_YEARS = _MONTHS | word_set(
-    "in since by until till from of during before after around about circa c. between and to late early mid "
-    "summer winter spring autumn fall year"
-)
+_BEFORE_YEARS = _MONTHS | named_words("spelling.before_years")
 
 
 @english(
@@ -207,18 +180,13 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
             end - start == 3 and _GROUP_BEFORE.search(text, max(0, start - 5), start)
         ):
             continue  # "10 000"
-        if _is_no_number(match, text, _tag_at(sentence, start)):
+        i = word_at(sentence, start)
+        if _is_no_number(match, text, "" if i is None else sentence.tags[i]):
             continue
         new = _spoken(match, text)
         if new is not None:
             edits.append((start, end, upper_first(new) if _opens(text, start) else new))
     return rewrite(sentence, edits)
-
-
-def _tag_at(sentence: ParsedSentence, start: int) -> str:
-    """Return the tag of the word that begins at a character, "" if none does."""
-    i = bisect_left(sentence.starts, start)
-    return sentence.tags[i] if i < len(sentence) and sentence.starts[i] == start else ""
 
 
 def _is_no_number(match: re.Match, text: str, tag: str) -> bool:
@@ -287,7 +255,10 @@ def _spoken(match: re.Match, text: str) -> str | None:
     if after in _MONTHS and int(digits) <= 31 and after != "may":
         spoken = _words(digits, "ordinal") + " of"
         return spoken if before == "the" else f"the {spoken}"
-    is_year = before in _BEFORE_YEARS or not _is_counted(digits, before, after)
+    # "1984 voters", but "the 1984 elections"
+    of_a_year = before in _DETERMINERS and digits > "1900"
+    counted = after in _PLURALS or (after.endswith("s") and not of_a_year)
+    is_year = before in _BEFORE_YEARS or not counted
     if whole == digits and _is_year(digits) and is_year:
         return _words(digits, "year")
     return spoken
@@ -325,12 +296,6 @@ def _time(hour: int, minutes: str, noon: str | None) -> str | None:
 
 def _is_year(digits: str) -> bool:
     return len(digits) == 4 and "1100" <= digits <= "2099"
-
-
-def _is_counted(digits: str, before: str, after: str) -> bool:
-    """Return whether four digits count what stands behind them: "1984 voters", but "the 1984 elections"."""
-    of_a_year = before in _DETERMINERS and digits > "1900"
-    return after in _PLURALS or (after.endswith("s") and not of_a_year)
 
 
 def _around(match: re.Match, text: str) -> tuple[str, str]:

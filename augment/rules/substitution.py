@@ -161,23 +161,15 @@ def _with_substitutes(
         if both in kinds:
             others = find(relation, sentence.lower(i), _POS[both[0]], both[1], lemmas[i])
             if others and of_sense:
-                said = said or _said(sentence)
-                others = tuple(other for other in others if not _is_said(other.lemma, both[1], said))
+                if not said:  # words and lemmas of the sentence: not "it was bad, not bad", in any form
+                    words = zip(sentence.words, tags, lemmas)
+                    said = frozenset(form for one in words for form in (one[0].lower(), lemma_of(*one)))
+                forms = ((other, inflect(other.lemma, both[1])) for other in others)
+                others = tuple(other for other, form in forms if said.isdisjoint((other.lemma, form)))
                 found.append((i, others))
             elif others:
                 found.append((i, others))
     return found
-
-
-def _said(sentence: ParsedSentence) -> frozenset[str]:
-    """Return the words of a sentence and their lemmas, in lower case."""
-    words = zip(sentence.words, sentence.tags, sentence.lemmas)
-    return frozenset(form for word, tag, hint in words for form in (word.lower(), lemma_of(word, tag, hint)))
-
-
-def _is_said(lemma: str, tag: str, said: frozenset[str]) -> bool:
-    """Return whether a word stands in the sentence already, in any form: not "it was bad, not bad"."""
-    return lemma in said or inflect(lemma, tag) in said
 
 
 def _replacement(
@@ -197,17 +189,13 @@ def _replacement(
         if place is None:
             return None
         fitting = [other.lemma for other in others if place.takes(other)]
-        if relation == "hypernyms" and _is_described(sentence, i):
+        described = any(child < i for child in sentence.dependents(i, "nmod:poss", "amod", "compound"))
+        if relation == "hypernyms" and described:  # not "my old person"
             fitting = [lemma for lemma in fitting if lemma not in ("person", "people")]
     form = inflect(draws.choice(fitting), tag) if fitting else None
     if form is None or form in _OF_AMOUNTS or not _keeps_possessive(sentence, i, form):
         return None
     return sentence.replacement(i, like(word, form))
-
-
-def _is_described(sentence: ParsedSentence, i: int) -> bool:
-    """Return whether a noun has an owner, an adjective or another noun before it: not "my old person"."""
-    return any(child < i for child in sentence.dependents(i, "nmod:poss", "amod", "compound"))
 
 
 def _keeps_possessive(sentence: ParsedSentence, i: int, form: str) -> bool:

@@ -21,15 +21,10 @@ from augment.text.word_forms import Edit, like, named_words, rewrite, word_set
 _TENSES = ("past", "present", "future")
 _OF_TAG = {"VBD": "past", "VBZ": "present", "VBP": "present"}
 _CLAUSES = word_set("root conj ccomp advcl acl:relcl parataxis csubj csubj:pass relcl pcomp")
-_TIME = word_set(
-    "when while if before after until till once unless as whenever since because although though whereas"
-)
+_TIME = named_words("tense.time")
 _PAST_MODALS = {"can": "could", "may": "might", "shall": "should"}
 _PRESENT_MODALS = {"could": "can", "might": "may"}
-_MIDDLE = word_set(
-    "also both all always already ever never often usually generally still then now probably only just "
-    "sometimes soon thus"
-)
+_MIDDLE = named_words("tense.middle")
 _LONG_AGO = word_set("ago yesterday")
 _PERIODS = named_words("tense.periods")
 _YEAR = re.compile(r"1\d{3}s?|20[01]\d")
@@ -140,7 +135,8 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     start, end = sentence.starts[finite], sentence.ends[finite]
     if is_of_title(sentence, finite) or lower == "ai" or is_joined(sentence, finite):  # "ain't", "thats"
         return None
-    if _in_time_clause(sentence, head, finite) and target == "future":
+    timed = any(child < finite and sentence.lower(child) in _TIME for child in sentence.children(head))
+    if timed and sentence.relation(head) == "advcl" and target == "future":
         target = "present"
     if lower in ("will", "'ll", "’ll", "wo"):
         return [] if target == "future" else _without_will(sentence, finite, head, target)
@@ -150,7 +146,8 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         if new is None:
             return []
         new = like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new)
-        return [(start, end, f"{new} " if _is_cannot(sentence, finite) else new)]  # "could not"
+        joined = sentence.starts[finite + 1 : finite + 2] == (end,) and sentence.lower(finite + 1) == "not"
+        return [(start, end, f"{new} " if joined else new)]  # "cannot": "could not"
     following = sentence.lower(finite + 1)
     # "had better go"
     if (lower, following) == ("used", "to") or (lower in ("had", "'d", "’d") and following == "better"):
@@ -160,7 +157,10 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         if speaker(sentence, finite) is not None:  # '"No," said John'
             return None
         # A question, or an inversion: "will" would have to part verb and auxiliary.
-        inverted = subject is not None and subject > finite and not _has_there(sentence, head, subject)
+        children = sentence.children(head)
+        there = "EX" in map(sentence.tags.__getitem__, children) or sentence.has_dependent(head, "expl")
+        there = there or (subject is not None and sentence.relation(subject) == "expl")
+        inverted = subject is not None and subject > finite and not there
         if inverted or (finite == 0 and sentence.text.rstrip()[-1:] == "?"):
             return None
         return _with_will(sentence, finite, head)
@@ -251,24 +251,5 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
     return [(start, end, space + finite_form("do", target, person, plural))]
 
 
-def _has_there(sentence: ParsedSentence, head: int, subject: int) -> bool:
-    children = sentence.children(head)
-    expletive = any(sentence.relation(i) == "expl" for i in (subject, *children))
-    return expletive or any(sentence.tags[i] == "EX" for i in children)
-
-
 def _contracted(sentence: ParsedSentence, finite: int) -> bool:
     return sentence.lower(finite + 1) in ("n't", "n’t")
-
-
-def _is_cannot(sentence: ParsedSentence, finite: int) -> bool:
-    """Return whether a "not" is written together with the word that carries the tense."""
-    following = finite + 1
-    joined = following < len(sentence) and sentence.starts[following] == sentence.ends[finite]
-    return joined and sentence.lower(following) == "not"
-
-
-def _in_time_clause(sentence: ParsedSentence, head: int, finite: int) -> bool:
-    if sentence.relation(head) != "advcl":
-        return False
-    return any(child < finite and sentence.lower(child) in _TIME for child in sentence.children(head))

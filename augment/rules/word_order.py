@@ -5,7 +5,6 @@ are one each. Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n)
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from math import ceil
 from typing import Any
@@ -14,7 +13,7 @@ from augment.core.compiled import native
 from augment.core.entry import Parameter, augcse
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import balanced, keeps_capital, repeats_more, upper_first
+from augment.text.word_forms import balanced, keeps_capital, repeats_more, upper_first, word_at
 
 word_spans: Callable[[str], list[tuple[int, int]]] = native.word_spans
 """Return (start, end) of the words of a text, in characters.
@@ -98,7 +97,9 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
         ahead, behind = words[j], words[i]
         if i == 0 and behind[:1].isupper():
             ahead = upper_first(ahead) if ahead.islower() else ahead
-            behind = _inner(sentence, spans[0][0], behind)
+            first = word_at(sentence, spans[0][0])
+            known = first is not None and sentence.tags[first] and not keeps_capital(sentence, first)
+            behind = behind[:1].lower() + behind[1:] if known else behind
         moved[i], moved[j] = ahead, behind
     if not moved:
         return None
@@ -152,10 +153,3 @@ def _tidied(result: str, text: str, first: str) -> str | None:
     if enclosing and balanced(text) and not balanced(result):
         return None
     return None if result == text or repeats_more(result, text) else result
-
-
-def _inner(sentence: ParsedSentence, start: int, word: str) -> str:
-    """Return the first word, which begins at a character, as it is written further on."""
-    i = bisect_left(sentence.starts, start)
-    known = sentence.starts[i : i + 1] == (start,) and sentence.tags[i]
-    return word[:1].lower() + word[1:] if known and not keeps_capital(sentence, i) else word

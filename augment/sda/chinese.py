@@ -9,6 +9,7 @@ and before all that it must reach: modal verbs, 被, 把, prepositional phrases,
 from collections.abc import Callable
 
 from augment.sda import chinese_clauses as clauses
+from augment.sda.chinese_clauses import WORDS
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit
@@ -33,7 +34,7 @@ def negation_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
 def double_negation_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
     """Return `entries.dn`'s edits: the main verb negated, and a phrase such as 这不可能 in front."""
     verb = clauses.main_verb(sentence)
-    if verb is None or clauses.is_question(sentence) or sentence.text.startswith(clauses.CONCLUDING):
+    if verb is None or clauses.is_question(sentence) or sentence.text.startswith(tuple(WORDS.concluding)):
         return None
     edits = _negated(sentence, verb)
     return edits and [(0, 0, draws.choice(_PREFIXES)), *edits]
@@ -46,12 +47,12 @@ def modal_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
         return None
     word = sentence.word(verb)
     has_modal = (
-        any(word in listed for listed in (clauses.MODAL, clauses.POSITIVE, clauses.NO_NEGATION))
+        any(word in listed for listed in (WORDS.modal, WORDS.positive, WORDS.no_negation))
         or clauses.modal_of(sentence, verb) is not None
         or sentence.text[sentence.ends[verb] :].startswith(("，", "："))  # 值得一提的是，
     )
     before = (sentence.word(child) for child in clauses.dependants(sentence, verb) if child < verb)
-    doubted = any(word in clauses.PERHAPS for word in before)
+    doubted = any(word in WORDS.perhaps for word in before)
     first = clauses.first_in_scope(sentence, verb)
     no_place = not first or clauses.is_subordinate(sentence, verb) or sentence.word(first - 1) == "将"
     if has_modal or doubted or no_place or clauses.negation_of(sentence, verb) is not None:
@@ -78,9 +79,9 @@ def modal_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
 def _place_of_modal(sentence: ParsedSentence, verb: int, first: int) -> int:
     """Return the word that a modal word goes before: behind 因此 and 却, before 一直 and 就."""
     for i in range(verb - 1, first - 1, -1):
-        if sentence.word(i) in clauses.LINKS and sentence.heads[i] in (verb, sentence.root):
+        if sentence.word(i) in WORDS.links and sentence.heads[i] in (verb, sentence.root):
             return i + 1
-    while first and sentence.word(first - 1) in clauses.AHEAD:
+    while first and sentence.word(first - 1) in WORDS.ahead:
         first -= 1
     return first
 
@@ -112,13 +113,13 @@ class _Verb:
         self.part_of_speech, self.tag = sentence.pos[index], sentence.tags[index]
         self.following = sentence.text[self.end : self.end + 1]
         self.previous = sentence.word(index - 1) if index else ""
-        widened = self.previous in clauses.SCOPE or self.previous in clauses.AMOUNT
+        widened = self.previous in WORDS.scope or self.previous in WORDS.amount
         self.scope_start = sentence.starts[index - widened]
         self.negation, self.modal = clauses.negation_of(sentence, index), clauses.modal_of(sentence, index)
         self.degree, self.having = clauses.degree_of(sentence, index), clauses.having_of(sentence, index)
         self.adverb = clauses.event_adverb(sentence, index)
         self.adverb_word = "" if self.adverb is None else sentence.word(self.adverb)
-        self.once = self.adverb if self.adverb_word in clauses.ONCE else None
+        self.once = self.adverb if self.adverb_word in WORDS.once else None
         self.first = clauses.first_in_scope(sentence, index)
         self.first_word, self.place = sentence.word(self.first), sentence.starts[self.first]
         self.is_copula = self.word == "为" and clauses.is_copula(sentence, index)
@@ -131,13 +132,13 @@ class _Verb:
         """`place`, or for some adjectives where they begin: 对后世影响不深远."""
         between = {self.sentence.word(i) for i in range(self.first, self.index)}
         adjective = self.part_of_speech == "ADJ" or self.tag == "VA"
-        late = adjective and between & clauses.BEFORE_ADJECTIVE and not between & clauses.ALIKE
+        late = adjective and between & WORDS.before_adjective and not between & WORDS.alike
         return self.start if late else self.place
 
     @property
     def denies_any(self) -> bool:
         """Whether 任何 follows the negation, and needs it."""
-        if self.word in clauses.POSITIVE:
+        if self.word in WORDS.positive:
             return "任何" in self.sentence.text[self.end :]
         return self.negation is not None and "任何" in self.sentence.text[self.sentence.ends[self.negation] :]
 
@@ -146,7 +147,7 @@ class _Verb:
         sentence, index = self.sentence, self.index
         then = (child for child in clauses.dependants(sentence, index) if child < index)
         return (
-            self.word in clauses.NO_NEGATION
+            self.word in WORDS.no_negation
             or (
                 self.word in ("是", "说", "看", "讲", "言") and self.following in tuple("，,：:")
             )  # 值得一提的是，
@@ -166,7 +167,7 @@ class _Verb:
     @property
     def is_birth(self) -> bool:
         whole = clauses.with_preposition(self.sentence, self.index)  # 建于
-        return whole[-1] == "于" and len(whole) > 1 and not clauses.BORN.isdisjoint(whole)
+        return whole[-1] == "于" and len(whole) > 1 and not WORDS.born.isdisjoint(whole)
 
     def put(self, place: int, text: str) -> list[Edit]:
         return [(place, place, text)]
@@ -182,7 +183,7 @@ def _without_negation(verb: _Verb) -> list[Edit]:
     compares = sentence.word(found + 1) in ("像", "那么", "这么", "那样", "这样", "如此")
     verbal = verb.part_of_speech in ("VERB", "AUX", "ADJ") or compares
     has_object = sentence.word(found) in ("没有", "没") and not verbal
-    new = "有" if has_object else clauses.NEGATIVE[sentence.word(found)]
+    new = "有" if has_object else WORDS.negative[sentence.word(found)]
     and_too = not new and found > 0 and sentence.word(found - 1) == "并"  # 并 is a part of 并未
     return [(sentence.starts[found - and_too], sentence.ends[found], new)]
 
@@ -193,7 +194,7 @@ def _not_having(verb: _Verb) -> list[Edit]:
 
 
 def _not_being(verb: _Verb) -> list[Edit]:
-    whole = verb.word == "是" or verb.word in clauses.SCOPE  # 也是 may be one word
+    whole = verb.word == "是" or verb.word in WORDS.scope  # 也是 may be one word
     return verb.put(verb.scope_start if whole else verb.end - 1, "不")
 
 
@@ -201,9 +202,9 @@ def _negated_modal(verb: _Verb) -> list[Edit]:
     sentence, modal = verb.sentence, verb.modal
     assert modal is not None
     written = sentence.word(modal)
-    if written in clauses.NOT_NEEDED:
-        return verb.replace(modal, clauses.NOT_NEEDED[written])
-    if modal and sentence.word(modal - 1) in clauses.SCOPE:  # 不只会
+    if written in WORDS.not_needed:
+        return verb.replace(modal, WORDS.not_needed[written])
+    if modal and sentence.word(modal - 1) in WORDS.scope:  # 不只会
         return verb.put(sentence.starts[modal - 1], "不")
     return verb.put(sentence.starts[modal] + (len(written) > 1 and written[0] == "将"), "不")  # 将会: 将不会
 
@@ -220,9 +221,7 @@ def _not_done(verb: _Verb) -> list[Edit]:
     negation = verb.put(verb.place_of_state, "没有")
     if adverb is not None:
         follows = sentence.word(adverb + 1) if adverb + 1 < len(sentence) else ""
-        new = (
-            "没" if verb.adverb_word == "正" and follows == "在" else clauses.EVENT_ADVERBS[verb.adverb_word]
-        )
+        new = "没" if verb.adverb_word == "正" and follows == "在" else WORDS.event_adverbs[verb.adverb_word]
         negation = verb.replace(adverb, new)
         if verb.once is not None and follows in ("也", "亦", "还", "都", "又"):  # 曾经也: 也未曾
             negation = [(sentence.starts[adverb], sentence.ends[adverb + 1], follows + new)]
@@ -245,8 +244,8 @@ _RULES: tuple[tuple[Callable[[_Verb], object], Callable[[_Verb], list[Edit]] | N
         lambda v: v.replace(v.index, ""),
     ),
     (
-        lambda v: v.word in clauses.POSITIVE,
-        lambda v: v.replace(v.index, clauses.POSITIVE[v.word]),
+        lambda v: v.word in WORDS.positive,
+        lambda v: v.replace(v.index, WORDS.positive[v.word]),
     ),  # 没有, 不是
     (lambda v: v.negation is not None, _without_negation),
     (lambda v: v.has_no_negation, None),
@@ -272,7 +271,7 @@ _RULES: tuple[tuple[Callable[[_Verb], object], Callable[[_Verb], list[Edit]] | N
     (lambda v: v.degree in ("更", "最") and v.part_of_speech == "VERB", lambda v: v.put(v.start, "不")),
     (lambda v: v.degree is not None, lambda v: v.put(v.place, "不" if v.degree == "太" else "不是")),
     (
-        lambda v: v.word in clauses.HAVING and clauses.is_done(v.sentence, v.index),  # 具有了
+        lambda v: v.word in WORDS.having and clauses.is_done(v.sentence, v.index),  # 具有了
         lambda v: [*v.put(v.place, "不"), (v.end, v.sentence.ends[v.index + 1], "")],
     ),
     (lambda v: v.having, lambda v: [*v.put(v.place, "没有"), v.having or (0, 0, "")]),  # 种植有: 没有种植

@@ -104,16 +104,12 @@ def main_clause(sentence: ParsedSentence) -> Clause | None:
     if clause is not None and sentence.tags[clause.finite] == "VB" and not is_infinitive(sentence, clause):
         return clause  # an imperative
     for child in sentence.children(root):
-        if sentence.relation(child) in _BESIDE and not is_introduced(sentence, child):
+        introduced = sentence.has_dependent(child, "mark")  # "(not sure) if it rains"
+        if sentence.relation(child) in _BESIDE and not introduced:
             other = clause_of(sentence, child)
             if other is not None and is_finite(sentence, other):
                 return other
     return clause
-
-
-def is_introduced(sentence: ParsedSentence, head: int) -> bool:
-    """Return whether a conjunction makes a clause a subordinate one: "(not sure) if it rains"."""
-    return sentence.has_dependent(head, "mark")
 
 
 def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
@@ -353,7 +349,13 @@ def with_auxiliary(
     "does not highly value").
     """
     finite = first = clause.finite
-    while first and _goes_with(sentence, clause, first - 1) and sentence.lower(first - 1) not in staying:
+    while (
+        first
+        and sentence.tags[first - 1] in ("RB", "RBR")
+        and sentence.relation(first - 1) == "advmod"
+        and sentence.heads[first - 1] in (clause.head, clause.verb)
+        and sentence.lower(first - 1) not in NOT | staying
+    ):
         first -= 1
     if first < finite:
         begin, last = sentence.subtree(first)
@@ -365,11 +367,6 @@ def with_auxiliary(
         return None
     auxiliary = like(word, auxiliary) if word.isupper() else auxiliary
     return [(place, place, f"{auxiliary} "), sentence.replacement(finite, like(word, verb)), *rest]
-
-
-def _goes_with(sentence: ParsedSentence, clause: Clause, i: int) -> bool:
-    adverb = sentence.tags[i] in ("RB", "RBR") and sentence.relation(i) == "advmod"
-    return adverb and sentence.heads[i] in (clause.head, clause.verb) and sentence.lower(i) not in NOT
 
 
 def _opens_clause(sentence: ParsedSentence, clause: Clause) -> bool:

@@ -12,7 +12,7 @@ from augment.core.entry import Parameter, augmentation
 from augment.sda import chinese, modals, negation
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, balanced
+from augment.text.word_forms import Edit, balanced, named_words
 
 SOUND, PUBLISHED = "sound", "published"
 _PHRASES = Parameter(
@@ -39,10 +39,7 @@ def pi(sentence: ParsedSentence, draws: Draws) -> str | None:
     if not len(sentence):
         return None
     edits = _commas_at_clause(sentence, comma) or _mark_subject(sentence, draws, comma)
-    if edits:
-        return sentence.edit(edits)
-    text = sentence.edit([_final(sentence, exclamation)])
-    return None if text == sentence.text else text
+    return _edited(sentence, edits or [_final(sentence, exclamation)])
 
 
 @_sda(
@@ -65,7 +62,7 @@ def mv(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | No
         edits = modals.modal_edits(sentence, draws, phrases)
     else:
         edits = chinese.modal_edits(sentence, draws)
-    return sentence.edit(edits) if edits else None
+    return _edited(sentence, edits)
 
 
 @_sda(
@@ -79,8 +76,7 @@ def neg(sentence: ParsedSentence, draws: Draws) -> str | None:
     The main clause is negated, or, if it has a negative word (not, never, no, nobody, nothing), loses it;
     "no" before a sentence without a verb.
     """
-    edits = (negation if sentence.is_english else chinese).negation_edits(sentence, draws)
-    return _changed(sentence, edits) if edits else None
+    return _edited(sentence, (negation if sentence.is_english else chinese).negation_edits(sentence, draws))
 
 
 @_sda(
@@ -99,11 +95,11 @@ def dn(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | No
         edits = negation.double_negation_edits(sentence, draws, phrases)
     else:
         edits = chinese.double_negation_edits(sentence, draws)
-    return _changed(sentence, edits) if edits else None
+    return _edited(sentence, edits)
 
 
-def _changed(sentence: ParsedSentence, edits: list[tuple[int, int, str]]) -> str | None:
-    text = sentence.edit(edits)
+def _edited(sentence: ParsedSentence, edits: list[Edit] | None) -> str | None:
+    text = sentence.edit(edits or ())
     return None if text == sentence.text else text
 
 
@@ -122,9 +118,7 @@ _MARKS = {
 }
 # No comma stands behind words with these tags: what they introduce goes on.
 _INTRODUCING = frozenset({"IN", "DT", "PDT", "TO", "WDT", "WP", "WP$", "WRB", "PRP$", "CC", "MD"})
-_PARTED_OFF = frozenset(
-    {"by", "without", "after", "before", "while", "since", "instead", "besides", "despite"}
-)
+_PARTED_OFF = named_words("entries.parted_off")
 _WH = frozenset({"WDT", "WP", "WP$", "WRB"})
 
 
@@ -141,7 +135,9 @@ def _commas_at_clause(sentence: ParsedSentence, comma: str) -> list[Edit] | None
         edit = _comma_behind(sentence, first - 1 if first else last, comma)
         if edit is None:
             continue
-        inserted = first and sentence.is_english and _is_inserted(sentence, i, last)
+        # what the clause depends on goes on behind it: "The dog that bit me ran"
+        parts = first and sentence.is_english and sentence.relation(i)[:3] in ("acl", "adv")
+        inserted = parts and sentence.pos[last + 1 : last + 2] in (("VERB",), ("AUX",))
         closing = _comma_behind(sentence, last, comma) if inserted else None
         return [edit, closing] if closing else [edit]
     return None
@@ -149,35 +145,20 @@ def _commas_at_clause(sentence: ParsedSentence, comma: str) -> list[Edit] | None
 
 def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
     """Return whether a clause is none to part off: "to go", "(men) I saw", "of going"."""
-    relative = sentence.relation(i)[:3] == "acl" and sentence.relation(i) != "acl"
-    if relative and sentence.is_english and sentence.tags[first] not in _WH | {"IN"}:
-        return True
-    if sentence.is_english and (_compares(sentence, first) or _has_no_verb(sentence, i, first)):
-        return True
+    relation, opening = sentence.relation(i), sentence.lower(first)
+    if sentence.is_english:
+        if relation[:3] == "acl" and relation != "acl" and sentence.tags[first] not in _WH | {"IN"}:
+            return True
+        correlated = first > 1 and sentence.lower(first - 2) in ("as", "so", "such")
+        if opening == "than" or (opening == "as" and correlated):
+            return True  # "as long as I have", "more than I know"
+        verbal = sentence.tags[sentence.verb(i)][:1] in ("V", "M")
+        if not verbal and sentence.relation(first) not in ("mark", "advmod", "cc"):
+            return True  # "(put it) alone in a tank"
     # "talks about going", but "opened it, by going"
     if sentence.tags[i] == "VBG" and sentence.tags[first] == "IN":
-        return sentence.lower(first) not in _PARTED_OFF
+        return opening not in _PARTED_OFF
     return sentence.tags[first] == "TO"
-
-
-def _compares(sentence: ParsedSentence, first: int) -> bool:
-    """Return whether a clause is the second part of "as long as I have", "more than I know"."""
-    opening = sentence.lower(first)
-    correlated = first > 1 and sentence.lower(first - 2) in ("as", "so", "such")
-    return opening == "than" or (opening == "as" and correlated)
-
-
-def _has_no_verb(sentence: ParsedSentence, i: int, first: int) -> bool:
-    """Return whether a "clause" lacks both verb and conjunction: "(put it) alone in a tank"."""
-    verbal = sentence.tags[sentence.verb(i)][:1] in ("V", "M")
-    return not verbal and sentence.relation(first) not in ("mark", "advmod", "cc")
-
-
-def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:
-    """Return whether what the clause of word i depends on goes on behind it: "The dog that bit me ran"."""
-    if sentence.relation(i)[:3] not in ("acl", "adv") or last + 1 >= len(sentence):
-        return False
-    return sentence.pos[last + 1] in ("VERB", "AUX")
 
 
 def _mark_subject(sentence: ParsedSentence, draws: Draws, comma: str) -> list[Edit] | None:

@@ -93,10 +93,12 @@ def _sound(sentence: ParsedSentence, clause: Clause) -> tuple[str, ...]:
         if kind == "DO" and _is_state_of_others(sentence, clause):
             kind = "STATE"
         return _SOUND_OF_NEGATED["VBD" if is_past else kind]
-    if _has_negative_subject(sentence, clause):  # "nobody must know" forbids it
+    subject = clause.subject
+    first = "" if subject is None or subject > clause.finite else sentence.lower(sentence.subtree(subject)[0])
+    denied = first in _NEGATIVE_SUBJECTS or negation_before_subject(sentence, clause) is not None
+    if denied:  # "nobody must know" forbids it
         past = finite_tag(sentence, clause) == "VBD" or lower in HAVE | HAD | PAST_BE
         return ("must",) if past else ()
-    subject = clause.subject
     behind = sentence.tags[clause.auxiliaries[1] if len(clause.auxiliaries) > 1 else clause.verb]
     if clause.auxiliaries and behind == "VBN" and lower in HAVE | HAD:
         return ("must",)  # "has to have gone" is clumsy
@@ -106,13 +108,6 @@ def _sound(sentence: ParsedSentence, clause: Clause) -> tuple[str, ...]:
     barred = _DUTIES | _INEVITABLE if passive or dummy or _is_identity(sentence, clause) else _DUTIES
     barred |= _misread(sentence, clause)
     return tuple(modal for modal in _PUBLISHED if modal not in barred)
-
-
-def _has_negative_subject(sentence: ParsedSentence, clause: Clause) -> bool:
-    if clause.subject is None or clause.subject > clause.finite:
-        return False
-    first = sentence.lower(sentence.subtree(clause.subject)[0])
-    return first in _NEGATIVE_SUBJECTS or negation_before_subject(sentence, clause) is not None
 
 
 def _misread(sentence: ParsedSentence, clause: Clause) -> frozenset[str]:
@@ -134,7 +129,10 @@ def _misread(sentence: ParsedSentence, clause: Clause) -> frozenset[str]:
     if lemma == "be" and not clause.auxiliaries:
         there = clause.subject is not None and sentence.tags[clause.subject] == "EX"
         barred = of_oneself if there or subject in _POINTING else _HAVE_TO | of_oneself
-        return barred if _is_adjective(sentence, clause) else barred | _INEVITABLE
+        glad = sentence.pos[clause.head] == "ADJ"  # "be glad", not "be at home"
+        if clause.head == clause.verb:
+            glad = sentence.has_dependent(clause.head, "acomp")
+        return barred if glad else barred | _INEVITABLE
     if lemma in _STATES:
         return _HAVE_TO | _INEVITABLE | of_oneself
     if lemma in _ATTITUDES or clause.auxiliaries:
@@ -148,13 +146,6 @@ def _is_state_of_others(sentence: ParsedSentence, clause: Clause) -> bool:
         return False
     lemma = lemma_of(sentence.word(clause.verb), sentence.tags[clause.verb], sentence.lemmas[clause.verb])
     return lemma in _STATES | _ATTITUDES
-
-
-def _is_adjective(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Return whether the clause says by an adjective how something is: "be glad", not "be at home"."""
-    if clause.head == clause.verb:
-        return sentence.has_dependent(clause.head, "acomp")
-    return sentence.pos[clause.head] == "ADJ"
 
 
 def _is_identity(sentence: ParsedSentence, clause: Clause) -> bool:

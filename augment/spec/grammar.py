@@ -6,7 +6,7 @@ A specification may name an augmentation of the user's own, in a file: `--aug my
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -17,10 +17,8 @@ from augment.core.entry import Entry, Parameter, kind_of
 from augment.core.errors import AugmentationError, nearest_name, shortened, shown
 from augment.core.own_code import OWN, load
 from augment.core.ragged import Ragged
-from augment.core.vocabulary import Vocabulary
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.sets import SETS, expand
-from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
 IDENTITY = "none"
@@ -289,7 +287,7 @@ def own_entry(name: str) -> Entry:
     """
     found = load(name)
     if isinstance(found, Entry):
-        return replace(found, name=name, example=name, function=functools.partial(_of_entry, name))
+        return replace(found, name=name, example=name, function=functools.partial(_own, name))
     if not callable(found):
         raise AugmentationError(f"{name}: the file has no function of that name")
     taken, kind = list(inspect.signature(found).parameters.values()), kind_of(found)
@@ -305,40 +303,28 @@ def own_entry(name: str) -> Entry:
         kind=kind,
         paper="your own",
         description=inspect.getdoc(found) or "",
-        function=functools.partial(_tokens if kind == "token" else _text, name),
+        function=functools.partial(_own, name),
         meaning="possibly altering",
         parameters=tuple(Parameter(one.name, one.default, "a parameter of yours") for one in own),
     )
 
 
-# These carry the name, so that a pipeline can go to another process, which imports the file itself.
-
-
-def _of_entry(name: str, *arguments: Any, **parameters: Any) -> Any:
-    return _called(load(name).function, name, *arguments, **parameters)
-
-
-def _text(name: str, sentence: ParsedSentence, draws: Draws, **parameters: Any) -> str | None:
-    new = _called(load(name), name, sentence, draws, **parameters)
-    if new is None or (isinstance(new, str) and new.strip()):
-        return new
-    raise AugmentationError(f"{name} gave {new!r} for {sentence.text!r}: it must give a text, or None")
-
-
-def _tokens(name: str, batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, **parameters: Any) -> Ragged:
-    new = _called(load(name), name, batch, keys, vocabulary=vocabulary, **parameters)
-    ids = new.ids if isinstance(new, Ragged) and len(new) == len(batch) else np.array([-1])
-    if not len(ids) or 0 <= ids.min() <= ids.max() < vocabulary.size:
-        return new
-    raise AugmentationError(
-        f"{name} must give a Ragged of {len(batch):,} sequences, with ids below {vocabulary.size:,}"
-    )
-
-
-def _called(function: Callable, name: str, *arguments: Any, **parameters: Any) -> Any:
+def _own(name: str, *arguments: Any, **parameters: Any) -> Any:
+    """Call what FILE.py:NAME names: by name, so that another process imports the file itself."""
+    found, first = load(name), arguments[0]
     try:
-        return function(*arguments, **parameters)
+        new = (found.function if isinstance(found, Entry) else found)(*arguments, **parameters)
     except AugmentationError:
         raise
     except Exception as error:
         raise AugmentationError(f"{name} failed: {type(error).__name__}: {error}") from error
+    if isinstance(first, Ragged):
+        size = parameters["vocabulary"].size
+        ids = new.ids if isinstance(new, Ragged) and len(new) == len(first) else np.array([-1])
+        if len(ids) and not 0 <= ids.min() <= ids.max() < size:
+            raise AugmentationError(
+                f"{name} must give a Ragged of {len(first):,} sequences, with ids below {size:,}"
+            )
+    elif isinstance(first, ParsedSentence) and new is not None and not (isinstance(new, str) and new.strip()):
+        raise AugmentationError(f"{name} gave {new!r} for {first.text!r}: it must give a text, or None")
+    return new

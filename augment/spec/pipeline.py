@@ -137,7 +137,13 @@ class Pipeline:
                 numbers = rows.tolist()
                 current: Iterable[ParsedSentence] = map(sentences.__getitem__, numbers)
                 if changed:
-                    current = (_current(row, sentences, changed) for row in numbers)
+                    # one that an earlier stage changed has no parse any more
+                    current = (
+                        without_parse(changed[row], sentences[row].language)
+                        if row in changed
+                        else sentences[row]
+                        for row in numbers
+                    )
                 applied = _rewritten(step, current, draws_for(stage_keys[rows], step.name))
                 for row, (sentence, new) in zip(numbers, applied):
                     if new is not None and new != sentence.text:
@@ -168,12 +174,6 @@ def _works_on_tokens(stage: tuple[BoundStep, ...]) -> bool:
 
 def _apply(step: BoundStep, batch: Ragged, keys: np.ndarray) -> Ragged:
     return batch if step.function is None or step.is_text or len(batch) == 0 else step.function(batch, keys)
-
-
-def _current(row: int, sentences: Parses, changed: Mapping[int, str]) -> ParsedSentence:
-    """Return a sentence as it is by now; one that an earlier stage changed has no parse any more."""
-    sentence = sentences[row]
-    return without_parse(changed[row], sentence.language) if row in changed else sentence
 
 
 def _rewritten(

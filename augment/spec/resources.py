@@ -54,20 +54,15 @@ def resource_hash(where: str | Path) -> str | None:
         return _file_hash(path)
     if path.is_dir():
         return _folder_hash(path)
-    snapshot = _hub_snapshot(str(where))
-    return _folder_hash(snapshot) if snapshot is not None and any(snapshot.glob("*.safetensors")) else None
-
-
-def _hub_snapshot(name: str) -> Path | None:
-    """Return the folder of a hub model in the local cache; None if there is none."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = try_to_load_from_cache(name, "config.json")
+        cached = try_to_load_from_cache(str(where), "config.json")
     except HFValidationError:  # a path that is not there, and no name of the hub's
         return None
-    return Path(cached).parent if isinstance(cached, str) else None
+    snapshot = Path(cached).parent if isinstance(cached, str) else None
+    return _folder_hash(snapshot) if snapshot is not None and any(snapshot.glob("*.safetensors")) else None
 
 
 def _folder_hash(folder: Path) -> str:

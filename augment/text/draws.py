@@ -32,21 +32,12 @@ if TYPE_CHECKING:
         """Draw the numbers of `keys.bits_per_sequence(key, ...)`, one at a time (augment/native/draws.h)."""
 
         def __init__(self, key: int): ...
-        def bits(self) -> int:
-            """Draw 64 random bits."""
-
-        def uniform(self) -> float:
-            """Draw from [0, 1), in multiples of 2**-53."""
-
-        def below(self, n: int) -> int:
-            """Draw from 0, ..., n - 1; n: 1 or more."""
-
-        def chance(self, p: float) -> bool:
-            """Return True with probability p, to 2**-32."""
-
+        def bits(self) -> int: ...
+        def uniform(self) -> float: ...
+        def below(self, n: int) -> int: ...
+        def chance(self, p: float) -> bool: ...
         def choice(self, items: Sequence[Item]) -> Item: ...
-        def sample(self, items: Sequence[Item], k: int) -> list[Item]:
-            """Draw k different items (all, if there are fewer), in random order; k = len(items) shuffles."""
+        def sample(self, items: Sequence[Item], k: int) -> list[Item]: ...
 
 else:
     Draws = native.Draws

@@ -129,7 +129,8 @@ def words_between_spaces(tokenizer: Any) -> tuple[bool, Spelling] | None:
     of the compiled `Pieces` that spells new words, with its first arguments, or None.
     """
     settings = json.loads(tokenizer.to_str())
-    before, model, steps = settings["pre_tokenizer"] or {}, settings["model"], _normalizers(settings)
+    before, model = settings["pre_tokenizer"] or {}, settings["model"]
+    steps = [step["type"] for step in _steps(settings)]
     # Added tokens with a space match across pieces, and normalised ones match other letters ("c++" for an
     # added "C++").
     if any(" " in token["content"] or (steps and token["normalized"]) for token in settings["added_tokens"]):
@@ -147,7 +148,7 @@ def _by_pairs(tokenizer: Any, settings: dict[str, Any]) -> Spelling:
     """Return how byte-level BPE spells (GPT-2, RoBERTa): a word includes the space before it."""
     model = settings["model"]
     # pieces stay whole where the normalizer changes letters before words are split ("IT'S")
-    splits = all(step in _LEAVES_ASCII for step in _normalizers(settings))
+    splits = all(step["type"] in _LEAVES_ASCII for step in _steps(settings))
     if not splits or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         return None
     vocabulary = model["vocab"]
@@ -202,16 +203,10 @@ def _byte_of() -> dict[str, int]:
 
 def _as_bytes(token: str) -> bytes:
     """Return the bytes of a byte-level token; another one gets a line feed in front."""
-    table = _byte_of()
-    return (
-        bytes(map(table.__getitem__, token))
-        if all(letter in table for letter in token)
-        else b"\n" + token.encode()
-    )
-
-
-def _normalizers(settings: dict[str, Any]) -> list[str]:
-    return [step["type"] for step in _steps(settings)]
+    try:
+        return bytes(map(_byte_of().__getitem__, token))
+    except KeyError:
+        return b"\n" + token.encode()
 
 
 def _steps(settings: dict[str, Any]) -> list[dict[str, Any]]:

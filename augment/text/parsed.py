@@ -66,36 +66,19 @@ native.set_relations(_CLEARNLP, _BASE, SUBJECTS, _AUXILIARIES)
 if TYPE_CHECKING:
 
     class _Sentence:
-        """Declare what the compiled Sentence reads of the fields (augment/native/sentence.h)."""
+        """Declare the compiled Sentence; augment/native/sentence.h says what its methods do."""
 
         words: list[str]
 
-        def word(self, i: int) -> str:
-            """Return word i as it stands in the text."""
-
-        def lower(self, i: int) -> str:
-            """Return word i in small letters; "" in front of the first word (-1) and behind the last."""
-
-        def children(self, i: int) -> list[int]:
-            """Return the words that depend on word i, left to right."""
-
-        def subtree(self, i: int) -> tuple[int, int]:
-            """Return the first and last word among word i and all that depend on it, both included."""
-
-        def with_relation(self, wanted: frozenset[str]) -> list[int]:
-            """Return the words whose relation is one of `wanted`, in order; "acl:relcl" counts as "acl"."""
-
-        def relation(self, i: int) -> str:
-            """Return the relation of word i to its head in UD's terms, or ClearNLP's if there is none."""
-
-        def verb(self, i: int) -> int:
-            """Return the verb of the clause that word i heads: its copula if it has one (UD), else i."""
-
-        def auxiliaries(self, i: int) -> list[int]:
-            """Return the auxiliaries of the clause that word i heads, left to right, without its copula."""
-
-        def subject(self, i: int) -> int | None:
-            """Return the subject of word i's clause: the last before the verb, else the first, or None."""
+        def word(self, i: int) -> str: ...
+        def lower(self, i: int) -> str: ...
+        def children(self, i: int) -> list[int]: ...
+        def subtree(self, i: int) -> tuple[int, int]: ...
+        def with_relation(self, wanted: frozenset[str]) -> list[int]: ...
+        def relation(self, i: int) -> str: ...
+        def verb(self, i: int) -> int: ...
+        def auxiliaries(self, i: int) -> list[int]: ...
+        def subject(self, i: int) -> int | None: ...
 
 else:
     _Sentence = native.Sentence

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -90,6 +91,12 @@ _COMMON = re.compile(
 _PEOPLES = named_words("word_forms.peoples")
 # Not part of the name that they precede: "former England captain".
 _BEFORE_NAMES = named_words("word_forms.before_names")
+
+
+def word_at(sentence: ParsedSentence, start: int) -> int | None:
+    """Return the word that begins at a character; None if none does."""
+    i = bisect_left(sentence.starts, start)
+    return i if sentence.starts[i : i + 1] == (start,) else None
 
 
 def rewrite(sentence: ParsedSentence, edits: Iterable[Edit]) -> str | None:

@@ -197,7 +197,9 @@ def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.
 
 def find_synonyms() -> Path:
     """Return the default table: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed WordNet."""
-    candidates = list(_candidates())
+    data = os.environ.get("CLEAR_DATA")
+    names = ("counterfitted_neighbors.json", "oewn_synonyms.json.gz") if data else ()
+    candidates = [*(Path(data or "") / "synonyms" / name for name in names), *wordnet_candidates()]
     for candidate in candidates:
         if candidate.exists():
             return candidate
@@ -231,14 +233,6 @@ def read_synonyms(path: str | Path) -> dict[str, list[str]]:
     if not table:
         raise AugmentationError(f"synonym table {path} has no word with a synonym")
     return {word: list(synonyms) for word, synonyms in table.items()}
-
-
-def _candidates() -> Iterator[Path]:
-    data = os.environ.get("CLEAR_DATA")
-    if data:
-        yield Path(data) / "synonyms" / "counterfitted_neighbors.json"
-        yield Path(data) / "synonyms" / "oewn_synonyms.json.gz"
-    yield from wordnet_candidates()
 
 
 def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:

@@ -41,10 +41,12 @@ def compare(
     systems = [System(name, [subject]) for name, subject in subjects.items()]
     evaluations = choose_poolings(subjects, pooling)
     examples = example_differences(evaluations)
-    plain: dict[str, dict[str, dict]] = {name: {} for name in examples}
-    for name, of_tasks in examples.items():
-        for task, of_models in of_tasks.items():
-            plain[name][task] = {model: one.plain() for model, one in of_models.items()}
+    plain = {
+        name: {
+            task: {model: one.plain() for model, one in of_task.items()} for task, of_task in tasks.items()
+        }
+        for name, tasks in examples.items()
+    }
     content = {"models": list(models), "examples": plain}
     introduction = [
         ", ".join(system.label for system in systems) + ".",

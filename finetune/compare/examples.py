@@ -1,7 +1,7 @@
 """Differences of models on the examples of evaluations that keep their answers, with intervals over them."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from finetune.answers import resampled_effects
 from finetune.nanobeir import THIRTEEN
 from finetune.report.sources import Subject
 from finetune.report.tables import Block, Cell, Table, TableRow
-from finetune.results import Evaluation, TaskResult, figure_text
+from finetune.results import Evaluation, figure_text
 from finetune.senteval.tasks import TRANSFER
 from finetune.tuning.tasks import TABLE_1
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
@@ -92,53 +92,39 @@ def _of_evaluation(name: str, by_model: Mapping[str, Evaluation]) -> dict[str, O
         if len(of_models) < 2:
             continue
         if task in AVERAGES:
-            drawn[task] = _average(AVERAGES[task], drawn)
+            of_tasks = [drawn.get(one, {}) for one in AVERAGES[task]]
+            whole = [model for model in of_tasks[0] if all(model in one for one in of_tasks)]
+            drawn[task] = {model: np.mean([one[model] for one in of_tasks], axis=0) for model in whole}
             reasons = dict.fromkeys(of_models, "not all of its tasks have an interval")
         else:
             answers = {model: one.answers for model, one in of_models.items()}
             names = (f"{name} {task}/{part}" for part in itertools.count())
             drawn[task], reasons = resampled_effects(names, answers, first)
-        found[task] = {
-            model: _compared(
-                one, result, drawn[task].get(model), drawn[task].get(first), reasons.get(model, "")
-            )
-            for model, one in of_models.items()
-        }
-        found[task][first] = Compared(result.metric, result.value)
+        found[task] = {first: Compared(result.metric, result.value)}
+        for model in [model for model in of_models if model != first]:
+            one, difference, reason = of_models[model], None, reasons.get(model, "")
+            if one.value is None or result.value is None:  # as files have what is not a number
+                reason = "a figure is not a number"
+            elif one.metric != result.metric:
+                reason = f"{one.metric} here, {result.metric} of the first"
+            elif {model, first} <= drawn[task].keys():
+                noise = drawn[task][model] - drawn[task][first]
+                difference, reason = interval(one.value - result.value, None, noise), ""
+            found[task][model] = Compared(one.metric, one.value, difference, reason)
     return found
-
-
-def _compared(
-    one: TaskResult, first: TaskResult, noise: np.ndarray | None, of_first: np.ndarray | None, reason: str
-) -> Compared:
-    if one.value is None or first.value is None:  # as files have what is not a number
-        return Compared(one.metric, one.value, reason="a figure is not a number")
-    if one.metric != first.metric:
-        return Compared(one.metric, one.value, reason=f"{one.metric} here, {first.metric} of the first")
-    if noise is None or of_first is None:
-        return Compared(one.metric, one.value, reason=reason)
-    return Compared(one.metric, one.value, interval(one.value - first.value, None, noise - of_first))
-
-
-def _average(tasks: Sequence[str], drawn: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return what draws of all tasks add to their mean, for the models that have all of them."""
-    of_tasks = [drawn.get(task, {}) for task in tasks]
-    by_model = [model for model in of_tasks[0] if all(model in one for one in of_tasks)]
-    return {model: np.mean([one[model] for one in of_tasks], axis=0) for model in by_model}
 
 
 def example_tables(
     found: Mapping[str, Mapping[str, OfTask]], evaluations: Mapping[str, Mapping[str, Evaluation]]
 ) -> list[Table]:
     """Return a table for each evaluation: a row a task, a column a model and one its difference."""
-    protocols = {
-        name: {model: of_model[name].protocol for model, of_model in evaluations.items() if name in of_model}
-        for name in found
-    }
-    return [_table(name, of_tasks, protocols[name]) for name, of_tasks in found.items()]
+    return [_table(name, of_tasks, evaluations) for name, of_tasks in found.items()]
 
 
-def _table(name: str, of_tasks: Mapping[str, OfTask], protocols: Mapping[str, str]) -> Table:
+def _table(
+    name: str, of_tasks: Mapping[str, OfTask], evaluations: Mapping[str, Mapping[str, Evaluation]]
+) -> Table:
+    protocols = {model: one[name].protocol for model, one in evaluations.items() if name in one}
     first, *others = protocols
     caption = (
         f"In brackets the {100 * LEVEL:.0f}% interval over the examples ({RESAMPLES:,} draws, the same for "

@@ -3,15 +3,8 @@
     clearly benchmarks check DIR                               which sets are there
     clearly benchmarks fetch GLUE/RTE DIR [--source FOLDER]    get one from the hub, or a copy of it
 
-    SentEval/   SentEval's data/downstream (STS, SICK, MR, CR, SUBJ, MPQA, SST, TREC, MRPC, SNLI) and probing/
-    GLUE/       one folder a task, the official tsv files
-    clustering/ VaSCL's csv files (text,label)
-    intents/    SNIPS, HWU64 (seq.in, label), BANKING77 (csv), CLINC150 (json)
-    ANLI/       R1, R2, R3 (jsonl)
-    NLI/        SNLI and MultiNLI (jsonl)
-    zh/STS-B/   cnsd-sts-{train,dev,test}.txt
-
-Each evaluation declares its own sets; `finetune.data.catalogue` gathers them.
+docs/evaluation.md says what lies where. Each evaluation declares its own sets; `finetune.data.catalogue`
+gathers them.
 """
 
 import sys

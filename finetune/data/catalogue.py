@@ -52,7 +52,6 @@ class HubSet:
     source: str
     splits: Mapping[str, tuple[File, ...]]
     """Split on the hub -> its files."""
-    columns: Iterable[str]
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Label columns and the words for 0, 1, ...; a column that carries its own words keeps them."""
     configuration: str | None = None
@@ -71,7 +70,11 @@ def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> lis
         messages += [f"{path} is there already; --replace writes it anew" for path in there]
         rows = _load(hub_set, split, source or hub_set.source) if wanted else []
         for file in wanted:
-            lines = [file.line(number, row) for number, row in enumerate(rows)]
+            try:
+                lines = [file.line(number, row) for number, row in enumerate(rows)]
+            except KeyError as absent:
+                where = f"{source or hub_set.source}, split {split!r}"
+                raise UserError(f"{where}: no column {absent}; it has {', '.join(rows[0])}") from None
             text = "".join(f"{line}\n" for line in [*filter(None, [file.header]), *lines])
             make_folder((root / file.path).parent)
             replace_durably(root / file.path, text.encode())
@@ -101,10 +104,6 @@ def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
         reason = (str(error) or repr(error)).splitlines()[0]
         what = f"cannot load the split {split!r} of {source}"
         raise UserError(f"{what}: {reason}. Without network, give --source FOLDER") from error
-    absent = [column for column in hub_set.columns if column not in rows.column_names]
-    if absent:
-        there = ", ".join(rows.column_names)
-        raise UserError(f"{source}, split {split!r}: no column {absent[0]!r}; it has {there}")
     words = {column: names for column, names in hub_set.names.items() if column in rows.column_names}
     for column in words:
         if isinstance(rows.features[column], ClassLabel):
@@ -139,10 +138,6 @@ def _csv_line(cells: Iterable[Any]) -> str:
     return stream.getvalue()[:-1]
 
 
-def _tsv_line(cells: Iterable[Any]) -> str:
-    return "\t".join(map(_cell, cells))
-
-
 def _table(path: str, columns: Mapping[str, str], line: Callable[[Iterable[Any]], str]) -> File:
     """Return a file with a header. columns: title -> column on the hub; line: of cells."""
     return File(path, lambda _, row: line(row[name] for name in columns.values()), line(columns))
@@ -164,11 +159,10 @@ def _glue(task: GlueTask) -> HubSet:
             line = lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}"  # noqa: E731
             splits[split] = File(task.file(split), line)
         else:
-            splits[split] = _table(task.file(split), columns, _tsv_line)
+            splits[split] = _table(task.file(split), columns, lambda cells: "\t".join(map(_cell, cells)))
     return HubSet(
         "nyu-mll/glue",
         {split.replace("dev", "validation"): (file,) for split, file in splits.items()},
-        ["idx", *texts.values(), *(["label"] if task.name != "AX" else [])],
         {} if task.labels in ((), ZERO_ONE) else {"label": task.labels},
         task.name.lower().replace("-", ""),
     )
@@ -202,13 +196,11 @@ HUB: dict[str, HubSet] = {
     "intents/BANKING77": HubSet(
         "mteb/banking77",
         {part: (_table(f"intents/BANKING77/{part}.csv", _BANKING, _csv_line),) for part in ("train", "test")},
-        _BANKING.values(),
     ),
     **{
         f"ANLI/R{number}": HubSet(
             "facebook/anli",
             {f"{part}_r{number}": (_anli(number, part),) for part in ("train", "dev", "test")},
-            ("uid", *_NLI),
             _LABELS,
         )
         for number in (1, 2, 3)
@@ -216,20 +208,17 @@ HUB: dict[str, HubSet] = {
     "NLI/SimCSE": HubSet(
         "princeton-nlp/datasets-for-simcse",
         {"train": (_table("NLI/nli_for_simcse.csv", dict(zip(_TRIPLET, _TRIPLET)), _csv_line),)},
-        _TRIPLET,
         data_files="nli_for_simcse.csv",
     ),
     "NLI/MNLI-dev": HubSet(
         "nyu-mll/glue",
         {"validation_matched": (_jsonl("NLI/mnli_dev.jsonl", lambda row: {key: row[key] for key in _NLI}),)},
-        _NLI,
         _LABELS,
         "mnli",
     ),
     "zh/STS-B": HubSet(
         "mteb/STSB",
         {split: (_chinese(part),) for split, part in _TRAIN_DEV_TEST.items()},
-        ("sentence1", "sentence2", "score"),
     ),
 }
 

@@ -14,6 +14,7 @@ from augment.core.pretrained import pretrained, pretrained_model
 from finetune.encoders.padded import tokenized
 from finetune.encoders.source import OWN_MODULES, ModelSource
 from pretrain.common.errors import UserError
+from pretrain.data.microbatches import count_micro_batches, cut
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import ProjectionHead, simcse_head
 from pretrain.model.modules import evaluation_mode
@@ -81,10 +82,12 @@ def embed_rows(
     vectors = {} if rows else {name: np.empty((0, encoder.hidden_size), np.float32) for name in poolings}
     device = next(encoder.parameters()).device
     passes = _passes(poolings)
+    sizes = np.array([len(row) for row in rows], np.int64)
+    count = count_micro_batches(sizes, max(token_budget, int(sizes.max(initial=0))))
     with evaluation_mode(encoder), encoder.weights_unchanged():
-        for batch in _batches(rows, token_budget):
+        for batch in filter(len, cut(sizes, count)):
             ids = torch.from_numpy(np.concatenate([rows[n] for n in batch])).to(device)
-            lengths = torch.tensor([len(rows[n]) for n in batch])
+            lengths = torch.from_numpy(sizes[batch])
             for second, names in passes.items():
                 states = encoder.states(ids, lengths, second)
                 for name in names:
@@ -164,23 +167,7 @@ def load_pooler(source: str | Path) -> ProjectionHead:
 def _passes(poolings: Sequence[str]) -> dict[int | None, list[str]]:
     """Group poolings by their second hidden state; those that need none are computed with the first."""
     passes: dict[int | None, list[str]] = {}
-    for name in poolings:
-        if SECOND_STATE[name] is not None:
-            passes.setdefault(SECOND_STATE[name], []).append(name)
-    plain = [name for name in poolings if SECOND_STATE[name] is None]
-    if plain:
-        passes.setdefault(next(iter(passes), None), []).extend(plain)
+    for name in sorted(poolings, key=lambda name: SECOND_STATE[name] is None):
+        second = SECOND_STATE[name]
+        passes.setdefault(next(iter(passes), None) if second is None else second, []).append(name)
     return passes
-
-
-def _batches(rows: Sequence[np.ndarray], token_budget: int) -> list[np.ndarray]:
-    """Return row numbers by length, cut before the budget is passed; equal lengths run as one product."""
-    lengths = np.array([len(row) for row in rows], np.int64)
-    order = np.argsort(lengths, kind="stable")
-    batches, start, tokens = [], 0, 0
-    for end, length in enumerate(lengths[order]):
-        if tokens + length > token_budget and end > start:
-            batches.append(order[start:end])
-            start, tokens = end, 0
-        tokens += length
-    return [*batches, order[start:]] if len(order) else []

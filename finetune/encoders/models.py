@@ -289,27 +289,22 @@ def pooling_of(source: ModelSource, pooling: str, quiet: bool) -> str:
     return POOLER if pooling == POOLER else check_pooling(pooling or source.trained_pooling or "mean")
 
 
-def _runs_packed(location: str) -> bool:
-    """Return whether a transformer is of a family that runs packed."""
-    from transformers import AutoConfig
-
-    from pretrain.model.architectures import FAMILIES
-
-    try:
-        return pretrained(AutoConfig, location).model_type in FAMILIES
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot load a model from {location!r}: {error}") from error
-
-
 def _open_encoder(
     source: ModelSource, pooling: str, token_budget: int, batch_size: int, max_length: int | None, quiet: bool
 ) -> "PackedModel | PaddedModel":
     """Open a masked language model, an export of ours, or by OWN_MODULES a sentence-transformers model."""
+    from transformers import AutoConfig
+
     from finetune.encoders.embed import PackedModel
+    from pretrain.model.architectures import FAMILIES
 
     own = pooling == OWN_MODULES
     why = _unknown_modules(source) if own else ""
-    if not why and _runs_packed(source.location):
+    try:
+        packs = not why and pretrained(AutoConfig, source.location).model_type in FAMILIES
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load a model from {source.location!r}: {error}") from error
+    if packs:
         return PackedModel.open(source, pooling, token_budget, max_length, quiet)
     if own and not quiet and "StaticEmbedding" not in why:
         why = f"packing does not know its {why or 'type of transformer'}"

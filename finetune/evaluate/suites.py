@@ -16,13 +16,12 @@ from augment.core.pretrained import hub_fault
 from finetune import anli, clustering, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.encoders.source import ModelSource, kind_of, names_function
 from finetune.intents import sets as intents
-from finetune.results import Evaluation, read
+from finetune.results import Evaluation, read_if_there
 from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue
 from pretrain.benchmarks import sts_tasks as sts
 from pretrain.benchmarks.files import known_name
 from pretrain.benchmarks.own_sets import read_own_set
-from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.typed_values import named_places
@@ -251,9 +250,7 @@ class EvaluationRecord:
         """Return the newest figures of a unit that are of these weights; None: there are none."""
         paths = self.folder.glob(f"{unit.evaluation}-*.json")
         for path in sorted(paths, key=lambda path: -path.stat().st_mtime_ns):
-            try:
-                evaluation = read(path)
-            except UserError:
+            if (evaluation := read_if_there(path)) is None:
                 continue
             same = evaluation.evaluation == unit.evaluation and evaluation.source == self.identity
             if not unit.command.trains:
@@ -277,17 +274,10 @@ class EvaluationRecord:
 
     def _of(self, unit: EvaluationJob, root: Path) -> dict[str, Any]:
         """Return all that a unit's figures depend on, as JSON gives it back."""
-        stamps = [[str(path), *_stamp(path)] for path in unit.files(root)]
+        there = ((path, path.stat() if path.is_file() else None) for path in unit.files(root))
+        stamps = [[str(path), *((now.st_size, now.st_mtime_ns) if now else ())] for path, now in there]
         own = {} if unit.command.trains else {**self.settings, "precision": self._precision(unit)}
         return {"identity": self.identity, "words": unit.words, "data": stamps, **own}
 
     def _precision(self, unit: EvaluationJob) -> str:
         return self.settings["precision"] if unit.command.takes_precision else "fp32"
-
-
-def _stamp(path: Path) -> list[int]:
-    try:
-        status = path.stat()
-    except OSError:
-        return []
-    return [status.st_size, status.st_mtime_ns]

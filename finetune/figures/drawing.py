@@ -3,8 +3,7 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -38,8 +37,7 @@ mpl.rcParams.update(
 )
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A line of a panel. Without xs it is level, at ys[0]; spread: half a bar's height at each point."""
 
     label: str
@@ -51,8 +49,7 @@ class Line:
     spread: Sequence[float] | None = None
 
 
-@dataclass(frozen=True)
-class Dot:
+class Dot(NamedTuple):
     """A value in a row of a panel, with its interval."""
 
     row: float
@@ -117,12 +114,6 @@ def new_panels(count: int, height: float = HEIGHT, across: int = ACROSS) -> tupl
     for axis in axes[count:]:
         axis.set_visible(False)
     return figure, axes[:count]
-
-
-def density(content: Mapping[str, Sequence[float]], label: str, of_line: str, style: str = "-") -> Line:
-    """Return a `histogram` as a curve."""
-    edges = np.asarray(content["edges"])
-    return Line(label, (edges[1:] + edges[:-1]) / 2, content["density"], of_line, style, marker="")
 
 
 def add_legend(figure: Figure) -> None:

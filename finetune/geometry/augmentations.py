@@ -31,7 +31,7 @@ from augment.text.parsed import Parses
 from augment.tokens.synonyms import SynonymTable
 from finetune.encoders.embed import POOLER, embed_rows
 from finetune.encoders.models import EmbeddingModel
-from finetune.geometry import measures
+from pretrain.benchmarks import distinct
 from pretrain.data.tokenizer import tokenizer_of
 from pretrain.data.worker import clip
 
@@ -118,20 +118,20 @@ class AugmentedSentences:
         pipeline = build(specification, self.vocabulary, synonyms, self._text_encoder)
         keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")
         if pipeline.needs_text and not pipeline.works_on_tokens:
-            assert self.parses is not None  # without them `build` raises
-            return self._view_of_texts(pipeline.name, pipeline.texts(keys, self.parses))
+            assert self.parses is not None and self._text_encoder is not None  # without them `build` raises
+            texts = {  # white space and forms of quotes alone change nothing
+                number: text
+                for number, text in pipeline.texts(keys, self.parses).items()
+                if normalise(text) != normalise(self.sentences[number])
+            }
+            which, order = np.array(sorted(texts), np.int64), np.arange(len(self.originals))
+            made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
+            changed = np.isin(order, which)
+            order[which] = len(order) + np.arange(len(which))
+            rows = Ragged.concatenate([self.originals, made]).take(order)
+            return self._view(pipeline.name, rows, changed, texts)
         rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
         return self._view(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
-
-    def _view_of_texts(self, name: str, texts: dict[int, str]) -> AugmentedView:
-        """Return a view with new texts by number; white space and forms of quotes alone change nothing."""
-        texts = {n: text for n, text in texts.items() if normalise(text) != normalise(self.sentences[n])}
-        assert self._text_encoder is not None
-        which, order = np.array(sorted(texts), np.int64), np.arange(len(self.originals))
-        made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
-        changed = np.isin(order, which)
-        order[which] = len(order) + np.arange(len(which))
-        return self._view(name, Ragged.concatenate([self.originals, made]).take(order), changed, texts)
 
     def _view(self, name: str, rows: Ragged, changed: np.ndarray, texts: dict[int, str]) -> AugmentedView:
         view = AugmentedView(name, rows, changed, texts, self.vectors.copy())
@@ -164,6 +164,16 @@ class AugmentedSentences:
         return embed_rows(self.encoder, tokens, [pooling])[pooling]
 
 
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return the rows scaled to length 1, float64[N, d]; a zero row stays zero."""
+    return distinct.unit(np.asarray(vectors, np.float64))
+
+
+def pair_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return 1 - cosine of corresponding rows of two [N, d], float64[N]."""
+    return np.square(unit(first) - unit(second)).sum(1) / 2
+
+
 def jaccard(first: str, second: str) -> float:
     """Return words (of Chinese: characters) that both texts have / that either has; 1 for none."""
     a, b = ({word.lower() for word in _WORD.findall(text)} for text in (first, second))
@@ -180,7 +190,7 @@ def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, flo
     if len(which) < 2:
         return figures
     before, after = sentences.vectors[which], view.vectors[which]
-    cosines = 1 - measures.pair_distances(before, after)
+    cosines = 1 - pair_distances(before, after)
     share = np.mean([change(sentences.originals[n], view.rows[n]) for n in which.tolist()])
     figures |= {
         "tokens_changed": 100 * float(share),

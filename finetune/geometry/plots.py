@@ -6,25 +6,30 @@ nli_distances          VaSCL, figure 2b
 augmentation_cosine    VaSCL, figure 4b
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from finetune.figures.drawing import GREY, Dot, Line, colour, density, draw_dots, draw_lines
+from finetune.figures.drawing import GREY, Dot, Line, colour, draw_dots, draw_lines
 from finetune.results import Evaluation, TaskResult
 
-Named = Sequence[tuple[str, Evaluation]]
-"""(label, evaluation "geometry"), one per model."""
+Drawn = Sequence[tuple[str, str, TaskResult]]
+"""(label, colour, a task's figures) of the models that have them."""
 
 
-def all_figures(models: Named) -> dict[str, Figure]:
-    """Return every figure that the models have data for, by its name."""
+def all_figures(models: Sequence[tuple[str, Evaluation]]) -> dict[str, Figure]:
+    """Return every figure that the models, (label, evaluation "geometry"), have data for, by its name."""
+    found: dict[str, list[tuple[str, str, TaskResult]]] = {}
+    for number, (label, result) in enumerate(models):
+        for name, task in result.tasks.items():
+            found.setdefault(name, []).append((label, colour(number), task))
     figures: dict[str, Figure] = {}
+    alignment = {label: task.value for label, _, task in found.get("alignment", ())}
     points = [
-        Line(label, [result.tasks["uniformity"].value], [result.tasks["alignment"].value], colour(number), "")
-        for number, (label, result) in enumerate(models)
-        if {"uniformity", "alignment"} <= set(result.tasks)
+        Line(label, [task.value], [alignment[label]], shade, "")
+        for label, shade, task in found.get("uniformity", ())
+        if label in alignment
     ]
     if points:
         figures["alignment_uniformity"] = draw_lines(
@@ -34,57 +39,63 @@ def all_figures(models: Named) -> dict[str, Figure]:
             xmargin=0.25,
             ymargin=0.25,
         )
-    if nli := _with(models, "nli"):
-        figures["nli_distances"] = nli_distances([(label, task.details) for label, task in nli])
-    for name in dict.fromkeys(task for _, result in models for task in result.tasks):
-        if name.startswith("neighbourhood/"):
-            of_set = name.removeprefix("neighbourhood/")
-            figures[f"neighbourhood_{of_set}"] = neighbourhood(_with(models, name), of_set)
-    if drawn := augmentations(models):
-        figures["augmentation_cosine"] = drawn
+    if "nli" in found:
+        figures["nli_distances"] = nli_distances(found["nli"])
+    augmented: dict[str, Drawn] = {}
+    for name, drawn in found.items():
+        kind, _, own = name.partition("/")
+        if kind == "neighbourhood":
+            figures[f"neighbourhood_{own}"] = neighbourhood(drawn, own)
+        elif kind == "augmentation" and (
+            some := [one for one in drawn if one[2].scores.get("cosine") is not None]
+        ):
+            augmented[own] = some
+    if augmented:
+        legend = {label: colour(number) for number, (label, _) in enumerate(models)}
+        figures["augmentation_cosine"] = augmentations(augmented, legend)
     return figures
 
 
-def neighbourhood(tasks: Sequence[tuple[str, TaskResult]], name: str) -> Figure:
+def neighbourhood(models: Drawn, name: str) -> Figure:
     """Plot by K the share (%) of the point's own class among the K nearest, and the mean distance to them."""
-    purity, distance = [], []
-    for number, (label, task) in enumerate(tasks):
-        curve = task.details["cosine"]
-        purity.append(Line(label, curve["top"], [100 * v for v in curve["purity"]], colour(number)))
-        distance.append(Line(label, curve["top"], curve["distance"], colour(number)))
-    panels = {f"{name}: same class, %": purity, f"{name}: mean 1 − cosine": distance}
+    curves = [(label, shade, task.details["cosine"]) for label, shade, task in models]
+    panels = {
+        f"{name}: same class, %": [
+            Line(label, curve["top"], [100 * v for v in curve["purity"]], shade)
+            for label, shade, curve in curves
+        ],
+        f"{name}: mean 1 − cosine": [
+            Line(label, curve["top"], curve["distance"], shade) for label, shade, curve in curves
+        ],
+    }
     return draw_lines(panels, 1, xlabel="K nearest", xscale="log", ylim=(0, None))
 
 
-def nli_distances(models: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
-    """Draw premises' distances to hypotheses, and their ratio: (label, details of the task nli) a model."""
-    distances, ratios = [], [Line("", [1, 1], [0, 1], GREY, marker="")]
-    for number, (label, details) in enumerate(models):
-        for kind, style in (("entailment", "-"), ("contradiction", "--")):
-            distances.append(density(details[kind], f"{label}, {kind}", colour(number), style))
-        ratios.append(density(details["ratio"], "", colour(number)))
-    panels = {"1 − cosine to the premise": distances, "entailed over contradicting": ratios}
-    return draw_lines(panels, 1, ylabel="density", ylim=(0, None))
+def nli_distances(models: Drawn) -> Figure:
+    """Draw the densities of premises' distances to hypotheses, and of their ratio."""
+    panels = {
+        "1 − cosine to the premise": [("entailment", "-"), ("contradiction", "--")],
+        "entailed over contradicting": [("ratio", "-")],
+    }
+    lines: dict[str, list[Line]] = {}
+    for title, kinds in panels.items():
+        for label, shade, task in models:
+            for kind, style in kinds:
+                edges, density = np.asarray(task.details[kind]["edges"]), task.details[kind]["density"]
+                named = f"{label}, {kind}" if kind != "ratio" else ""
+                line = Line(named, (edges[1:] + edges[:-1]) / 2, density, shade, style, marker="")
+                lines.setdefault(title, []).append(line)
+    lines["entailed over contradicting"].insert(0, Line("", [1, 1], [0, 1], GREY, marker=""))
+    return draw_lines(lines, 1, ylabel="density", ylim=(0, None))
 
 
-def augmentations(models: Named) -> Figure | None:
-    """Draw the cosine of original and view: a row an augmentation, a dot a model."""
-    values = [
-        (number, name.removeprefix("augmentation/"), task.scores["cosine"])
-        for number, (_, result) in enumerate(models)
-        for name, task in result.tasks.items()
-        if name.startswith("augmentation/") and task.scores.get("cosine") is not None
-    ]
-    names = list(dict.fromkeys(name for _, name, _ in values))
-    apart = 0.8 / max(1, len(models))
-    dots = [
-        Dot(names.index(name) + apart * (n - (len(models) - 1) / 2), value, value, value, colour(n))
-        for n, name, value in values
-    ]
-    legend = {label: colour(number) for number, (label, _) in enumerate(models)}
-    return draw_dots({"cosine of original and view": dots}, names, legend) if names else None
-
-
-def _with(models: Named, task: str) -> list[tuple[str, TaskResult]]:
-    """Return (label, the model's task) of the models that have it."""
-    return [(label, result.tasks[task]) for label, result in models if task in result.tasks]
+def augmentations(by_name: dict[str, Drawn], legend: dict[str, str]) -> Figure:
+    """Draw the cosine of original and view: a row an augmentation, a dot a model; legend: label -> colour."""
+    step, labels = 0.8 / len(legend), list(legend)
+    dots = []
+    for row, drawn in enumerate(by_name.values()):
+        for label, shade, task in drawn:
+            place = row + step * (labels.index(label) - (len(labels) - 1) / 2)
+            cosine = task.scores["cosine"]
+            dots.append(Dot(place, cosine, cosine, cosine, shade))
+    return draw_dots({"cosine of original and view": dots}, list(by_name), legend)

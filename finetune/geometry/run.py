@@ -15,11 +15,17 @@ from augment.text.parsing import find_parser, parse_texts
 from finetune import clustering, nli_distance
 from finetune.encoders.models import EmbeddingModel
 from finetune.figures.drawing import histogram, to_png
-from finetune.geometry import measures, plots
-from finetune.geometry.augmentations import AugmentedSentences, compare, default_specifications
+from finetune.geometry import plots
+from finetune.geometry.augmentations import (
+    AugmentedSentences,
+    compare,
+    default_specifications,
+    pair_distances,
+    unit,
+)
 from finetune.geometry.options import GeometryOptions
 from finetune.results import Evaluation
-from pretrain.benchmarks.files import data_root, evenly_spaced, find, read_sentences
+from pretrain.benchmarks.files import data_root, evenly_spaced, read_sentences
 from pretrain.benchmarks.sts_tasks import StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
@@ -94,15 +100,15 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
     if not above.any():
         raise UserError("no STS-B pair has a score above 4: the files are not STS-B's")
     vectors = model.encode(distinct)
-    unit = torch.from_numpy(measures.unit(vectors))
-    sides = (unit[[place[s] for s in np.array(side)[above]]] for side in (first, second))
+    points = torch.from_numpy(unit(vectors))
+    sides = (points[[place[s] for s in np.array(side)[above]]] for side in (first, second))
     close = {"alignment": monitors.alignment(*sides).item()}
     evaluation.add("alignment", "alignment", close, pairs=int(above.sum()))
-    spread = {"uniformity": monitors.uniformity(unit).item()}
+    spread = {"uniformity": monitors.uniformity(points).item()}
     evaluation.add("uniformity", "uniformity", spread, sentences=len(distinct))
     isotropy = {
-        "average_cosine": monitors.negative_cosine(unit, unit).item(),
-        "effective_rank": monitors.effective_rank(unit).item(),
+        "average_cosine": monitors.negative_cosine(points, points).item(),
+        "effective_rank": monitors.effective_rank(points).item(),
     }
     evaluation.add("isotropy", "average_cosine", isotropy)
 
@@ -110,12 +116,17 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
 # -- neighbourhoods ----------------------------------------------------
 
 
-def read_neighbourhoods(options: GeometryOptions) -> dict[str, clustering.LabelledTexts]:
-    """Read files of clustering/."""
-    return {
-        name: clustering.read(find(options.eval_data, "clustering", f"{name}.csv"))
-        for name in options.neighbours
-    }
+def neighbourhood(vectors: np.ndarray, classes: np.ndarray, top: Sequence[int]) -> dict[str, list]:
+    """Return VaSCL's figure 2a by 1 - cosine: mean purity of and distance to the K nearest."""
+    from sklearn.neighbors import NearestNeighbors
+
+    index = NearestNeighbors(n_neighbors=top[-1], algorithm="brute").fit(unit(vectors))
+    distances, found = index.kneighbors()  # of a point itself none
+    counts = np.arange(1, top[-1] + 1) * len(found)
+    purity = (classes[found] == classes[:, None]).sum(0).cumsum() / counts
+    mean = (np.square(distances) / 2).sum(0).cumsum() / counts
+    at = [k - 1 for k in top]
+    return {"top": list(top), "purity": purity[at].tolist(), "distance": mean[at].tolist()}
 
 
 def measure_neighbourhoods(
@@ -124,7 +135,7 @@ def measure_neighbourhoods(
     """Measure purity (x 100) of and distance to the top K, by cosine. The headline is purity at 10."""
     for name, data in sets.items():
         top = [k for k in TOP if k < len(data.texts)]
-        found = measures.neighbourhood(model.encode(data.filled), data.labels, top)
+        found = neighbourhood(model.encode(data.filled), data.labels, top)
         scores: dict[str, float] = {}
         for k, purity, distance in zip(*found.values(), strict=True):
             scores |= {f"cosine_purity@{k}": 100 * purity, f"cosine_distance@{k}": distance}
@@ -150,7 +161,7 @@ def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: E
     """Measure the distances to premises; the headline is how often (%) entailment is nearer."""
     triplets, file = data
     premises, entailed, contradicting = (model.encode(side) for side in zip(*triplets))
-    near, far = (measures.pair_distances(premises, side) for side in (entailed, contradicting))
+    near, far = (pair_distances(premises, side) for side in (entailed, contradicting))
     ratios = near[far > 0] / far[far > 0]
     scores = {
         "cosine_entailment_nearer": 100 * float((near < far).mean()),
@@ -218,7 +229,12 @@ MEASURES: dict[
     str, tuple[Callable[[GeometryOptions], Any], Callable[[EmbeddingModel, Any, Evaluation], None]]
 ] = {
     "sts": (read_sts, measure_sts),
-    "neighbourhood": (read_neighbourhoods, measure_neighbourhoods),
+    "neighbourhood": (
+        lambda options: {
+            name: clustering.EVALUATION.read(name, options.eval_data) for name in options.neighbours
+        },
+        measure_neighbourhoods,
+    ),
     "nli": (read_nli, measure_nli),
     "augmentation": (read_augmentation, measure_augmentations),
 }

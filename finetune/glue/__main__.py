@@ -1,8 +1,7 @@
 """Fine-tune an encoder on GLUE by RoBERTa's recipe, and report medians over seeds of the best epochs.
 
-    clearly glue MODEL --eval-data DIR                             GLUE's tasks, 5 seeds
-    clearly glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of settings
-    clearly glue MODEL --eval-data DIR --predict                   and the leaderboard's files
+    clearly glue MODEL --eval-data DIR              GLUE's tasks, 5 seeds
+    clearly glue MODEL --eval-data DIR --predict    and the leaderboard's files
 
 Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of
 warm-up, linear decay, 10 epochs, the best epoch by the task's metric, median of five seeds. Rate and batch of
@@ -17,21 +16,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
 from finetune.flags import Encoder, EvalData, Out
-from finetune.glue.runs import EPOCHS, MAX_LENGTH, SEEDS, GlueOptions, GlueRun, choose
+from finetune.glue.runs import EPOCHS, MAX_LENGTH, SEEDS, GlueOptions, GlueRun, Results, best_run
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.tuning.labelled import open_source
-from finetune.tuning.recipe import Interrupted, until_stopped
+from finetune.tuning.recipe import Interrupted, stop_code_of, until_stopped
 from finetune.tuning.tasks import TABLE_1, TASKS, GlueData, load, prediction_lines, task_named
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import FolderTakenError
-from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 if TYPE_CHECKING:
     from finetune.glue.store import RunStore
@@ -91,14 +89,10 @@ def _open(model: str, flags: GlueFlags, options: GlueOptions) -> tuple[RunStore,
     """Read the data and the model; return the runs, and notes on the data. Every mistake is found here."""
     from finetune.glue.store import RunStore
 
-    if options.sweep and (options.lr or options.batch_size):
-        raise UserError("--sweep tries its own rates and batches: leave --lr and --batch-size out")
     found, notes = _load_tasks(flags.tasks, flags.eval_data)
     source = open_source(model)
     folder = folder_for(source.model, flags.out)
-    shutdown = Shutdown(folder, watch_file=False)
-    stop_code = lambda: EXIT_CODES.get(shutdown.requested(), 0)  # noqa: E731
-    return RunStore(source, found, options, folder / "glue", stop_code), notes
+    return RunStore(source, found, options, folder / "glue", stop_code_of(folder)), notes
 
 
 def _report(store: RunStore, notes: list[str], compute: bool) -> int:
@@ -108,9 +102,9 @@ def _report(store: RunStore, notes: list[str], compute: bool) -> int:
     def summarised() -> None:
         if compute:
             compute_all(store)
-        result, chosen = summarise(store, notes)
+        result, best = summarise(store, notes)
         if store.options.predict:
-            write_predictions(store, chosen, folder / "predictions", result)
+            write_predictions(store, best, folder / "predictions", result)
         print(table(result))
         path = write(result, folder, add_average)
         print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {path}")
@@ -174,15 +168,14 @@ def compute_all(store: RunStore) -> None:
 
 
 def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, GlueRun]]:
-    """Return the evaluation from the runs that are there, and each task's best run at the chosen setting."""
+    """Return the evaluation from the runs that are there, and each task's best run."""
     options, tasks = store.options, store.data
-    protocol = "RoBERTa's grid" if options.sweep else "RoBERTa's recipe"
-    protocol += f", median of {options.seeds} seeds, best epoch each, {options.precision}"
+    protocol = f"RoBERTa's recipe, median of {options.seeds} seeds, best epoch each, {options.precision}"
     result = Evaluation.of("glue", store.source.model, protocol)
     for note in notes:
         result.incomplete(note)
     _say_what_differs(result, options)
-    chosen: dict[str, GlueRun] = {}
+    best: dict[str, GlueRun] = {}
     for task in [name for name in TASKS if name in tasks and name != "AX"]:
         for note in store.data[task].notes:
             result.incomplete(note)
@@ -191,7 +184,8 @@ def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, 
         if len(done) < len(results):
             result.incomplete(f"{task}: {len(done)} of {len(results)} runs are done")
         if done:
-            result.tasks[task], chosen[task] = _task_result(task, done, store)
+            best[task] = best_run(done)
+            result.tasks[task] = _task_result(task, done, store)
             result.seconds += sum(found["seconds"] for found in done.values())
             counts_of_runs = [found.get("cut", {}) for found in done.values()]
             if cut := max(counts_of_runs, key=lambda counts: sum(counts.values())):
@@ -205,7 +199,7 @@ def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, 
             "WNLI: plain pair classification; RoBERTa's figure is from ranking pronouns with further data"
         )
     add_average(result)
-    return result, chosen
+    return result, best
 
 
 def add_average(result: Evaluation) -> None:
@@ -227,33 +221,25 @@ def _say_what_differs(result: Evaluation, options: GlueOptions) -> None:
         result.incomplete(f"{' and '.join(own)} in place of the recipe's")
 
 
-def _task_result(
-    task: str, done: Mapping[GlueRun, dict[str, Any]], store: RunStore
-) -> tuple[TaskResult, GlueRun]:
-    medians, reported, winner = choose(done)
-    of_seeds = {entry: done[entry] for entry in reported}
-    setting = winner.lr, winner.batch_size
-    best = [found["best"] for found in of_seeds.values()]
-    scores = {name: statistics.median(entry["scores"][name] for entry in best) for name in best[0]["scores"]}
-    headline = "accuracy" if task == "MNLI" else TASKS[task].headline
-    values = [entry["value"] for entry in best]
-    details = {
-        "lr": setting[0],
-        "batch_size": setting[1],
-        "seeds": {str(entry.seed): found["best"] for entry, found in of_seeds.items()},
-        "settings": {f"lr {lr:g}, batch {batch}": median for (lr, batch), median in medians.items()},
+def _task_result(task: str, done: Results, store: RunStore) -> TaskResult:
+    best = {run: found["best"] for run, found in done.items()}
+    first, of_first = next(iter(best.items()))
+    scores = {
+        name: statistics.median(entry["scores"][name] for entry in best.values())
+        for name in of_first["scores"]
     }
-    answers = store.answers(task, [*of_seeds.values()])
-    found = TaskResult(headline, medians[setting], scores, sample_std(values), details, answers)
-    return found, winner
+    headline = "accuracy" if task == "MNLI" else TASKS[task].headline
+    values = [entry["value"] for entry in best.values()]
+    seeds = {str(run.seed): entry for run, entry in best.items()}
+    details = {"lr": first.lr, "batch_size": first.batch_size, "seeds": seeds}
+    answers = store.answers(task, [*done.values()])
+    return TaskResult(headline, statistics.median(values), scores, sample_std(values), details, answers)
 
 
-def write_predictions(
-    store: RunStore, chosen: Mapping[str, GlueRun], folder: Path, result: Evaluation
-) -> None:
-    """Write the leaderboard's files of the chosen runs; what is missing becomes a note of `result`."""
+def write_predictions(store: RunStore, best: Mapping[str, GlueRun], folder: Path, result: Evaluation) -> None:
+    """Write the leaderboard's files of the best runs; what is missing becomes a note of `result`."""
     make_folder(folder)
-    for task, entry in chosen.items():
+    for task, entry in best.items():
         logits = store.predictions(entry)
         if logits is None:
             without = f"no predictions on file for {entry.name}"

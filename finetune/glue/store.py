@@ -13,14 +13,21 @@ import numpy as np
 import torch
 
 from finetune.answers import Answers, examples_digest, from_text, scores_of
-from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, choose
+from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, best_run
 from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, choose_precision, logits_of
 from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
 from finetune.tuning.recipe import Recipe
-from finetune.tuning.run_files import read_result, read_tensors, settings_digest, write_tensors
+from finetune.tuning.run_files import (
+    checkpoint_of,
+    read_result,
+    read_tensors,
+    settings_digest,
+    write_result,
+    write_tensors,
+)
 from finetune.tuning.tasks import TASKS, GlueData, LabelledExamples
-from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
+from pretrain.common.files import make_folder
 from pretrain.common.folder_lock import folder_lock
 
 
@@ -41,7 +48,7 @@ class RunStore:
     ):
         self.options = options.model_copy(update={"precision": choose_precision(options.precision)})
         self.source, self.folder, self.stop_code = source, folder, stop_code
-        self.data = {name: self._limited(task) for name, task in data.items()}
+        self.data = {name: task.limited(options.max_train) for name, task in data.items()}
         self.runs = options.runs(list(data))
         self._digests: dict[tuple[str, str], str] = {}
         self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
@@ -80,8 +87,7 @@ class RunStore:
         for task in dict.fromkeys(run.task for run in runs):
             predicted = [run for run in runs if run.task == task]
             if left.isdisjoint(predicted):
-                done = {run: result for run in predicted if (result := found[run]) is not None}
-                predicted = [choose(done)[2]]
+                predicted = [best_run({run: result for run in predicted if (result := found[run])})]
             if self.options.predict:
                 left |= {run for run in predicted if self.predictions(run) is None}
         return [run for run in runs if run in left]
@@ -107,9 +113,7 @@ class RunStore:
                 digest = self._digest(*name.split("/"))
                 predictions[name] = {"rows": digest, "logits": torch.from_numpy(logits)}
             write_tensors(self._path(run, ".predictions"), predictions)
-        make_folder(self.folder)
-        replace_durably(self._path(run, ".json"), to_json(content))
-        remove_file(self._path(run, ".checkpoint"))
+        write_result(self._path(run, ".json"), content)
         what = f"{content['best']['value']:.2f} after epoch {content['best']['epoch']:g}"
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
 
@@ -129,7 +133,7 @@ class RunStore:
             Execution(
                 options.precision,
                 options.token_budget,
-                self._path(run, ".checkpoint"),
+                checkpoint_of(self._path(run, ".json")),
                 self.stop_code,
                 keep_weights=options.predict,
             ),
@@ -140,12 +144,6 @@ class RunStore:
             **outcome.figures(),
             "cut": {split: encoded.cut for split, encoded in sets.items() if encoded.cut},
         }
-
-    def _limited(self, data: GlueData) -> GlueData:
-        train, most = data.splits.get("train"), self.options.max_train
-        if not most or train is None or len(train) <= most:
-            return data
-        return GlueData(data.task, data.splits | {"train": train.sample(most)}, data.notes)
 
     def _sets(self, task: str) -> dict[str, Encoded]:
         """Return training and dev sets, tokenised; they are kept until another task is asked for."""

@@ -18,8 +18,7 @@ import numpy as np
 
 from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
-from finetune.flags import Model
-from finetune.frozen import Frozen, FrozenFlags, run
+from finetune.frozen import Frozen, command
 from finetune.intents.sets import BATCH, LEARNING_RATE, SEED, SETS, SHOTS, SPLITS, Intents, read
 from finetune.results import Evaluation, sample_std
 from pretrain.common import cli
@@ -91,15 +90,10 @@ EVALUATION = Frozen(
     score,
     pooling=("mean", "VaSCL's"),
 )
-
-
-def main(model: Model, *, flags: FrozenFlags) -> int:
-    """Classify intents from 5, 10 and 20 examples: a linear layer on frozen vectors, five fixed splits.
-
-    Tasks: SNIPS, BANKING77, CLINC150, HWU64.
-    """
-    return run(EVALUATION, model, flags)
-
+main = command(
+    EVALUATION,
+    "Classify intents from 5, 10 and 20 examples: a linear layer on frozen vectors, five fixed splits.",
+)
 
 if __name__ == "__main__":
     cli.run(main)

@@ -1,9 +1,9 @@
 """Write one page about runs and models, side by side.
 
-The papers' tables with their published rows and ours, means over seeds, learning curves, geometry, what
-differs between the recipes, and cost. Reads what evaluations wrote (RUN/report/*.json, results/NAME/*.json)
-and, of runs, config.yaml, metrics.jsonl and report/summary.json; computes nothing anew. Writes
-OUT/report.html (self-contained) and report.json.
+The papers' tables with their published rows and ours, means over seeds, learning curves, geometry, and what
+differs between the recipes. Reads what evaluations wrote (RUN/report/*.json, results/NAME/*.json) and, of
+runs, config.yaml and metrics.jsonl; computes nothing anew. Writes OUT/report.html (self-contained) and
+report.json.
 """
 
 import datetime

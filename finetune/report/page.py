@@ -9,15 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from finetune.report.sources import System
-from finetune.report.tables import (
-    Cell,
-    Table,
-    config_table,
-    cost_table,
-    other_tables,
-    paper_tables,
-    rows_of,
-)
+from finetune.report.tables import Cell, Table, config_table, other_tables, paper_tables, rows_of
 from pretrain.common.files import make_folder, replace_durably, to_json
 
 
@@ -43,7 +35,6 @@ def write_page(
         "Learning curves": [],
         "Geometry": [],
         "Configuration": [configuration] if configuration else [],
-        "Cost": [cost_table(systems)],
     }
     drawn = {"Learning curves": draw_curves(systems), "Geometry": all_figures(geometry_rows(rows))}
     figures = {

@@ -25,7 +25,6 @@ class Subject:
     run: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
-    summary: dict[str, Any] | None = None
     evaluations: dict[tuple[str, str], Evaluation] = field(default_factory=dict)
 
     @property
@@ -78,20 +77,13 @@ def _open(source: str) -> Iterable[Subject]:
 def _subject(folder: Path) -> Subject | None:
     """Return the run or the results that a folder holds; None: neither."""
     if (folder / "config.yaml").is_file():
-        return _run(folder)
+        recipe, metrics = leaves(read_yaml(folder / "config.yaml")), read_metrics(folder / "metrics.jsonl")
+        subject = Subject(folder, folder.resolve().name, True, dict(recipe), list(metrics))
+        _add_results(subject, folder / "report")
+        return subject
     if any(_is_result(path) for path in sorted(folder.glob("*.json"))):
         return _results_folder(folder, folder.name)
     return None
-
-
-def _run(folder: Path) -> Subject:
-    recipe, metrics = dict(leaves(read_yaml(folder / "config.yaml"))), read_metrics(folder / "metrics.jsonl")
-    subject = Subject(folder, folder.resolve().name, True, recipe, list(metrics))
-    summary = folder / "report" / "summary.json"
-    if summary.is_file():
-        subject.summary = _json(summary)
-    _add_results(subject, folder / "report")
-    return subject
 
 
 def _results_folder(folder: Path, name: str) -> Subject:
@@ -116,15 +108,11 @@ def _add_results(subject: Subject, folder: Path) -> None:
 
 
 def _is_result(path: Path) -> bool:
-    content = _json(path)
-    return isinstance(content, dict) and {"evaluation", "tasks"} <= set(content)
-
-
-def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (ValueError, OSError) as error:
         raise UserError(f"{path} is not readable as JSON ({error}); remove it, or make it again") from error
+    return isinstance(content, dict) and {"evaluation", "tasks"} <= set(content)
 
 
 def group(subjects: Sequence[Subject]) -> list[System]:

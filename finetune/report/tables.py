@@ -1,4 +1,4 @@
-"""The report's tables as data: our figures beside the papers', geometry, recipes that differ, and cost."""
+"""The report's tables as data: our figures beside the papers', geometry, and recipes that differ."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,6 @@ import yaml
 
 from finetune.report.sources import Subject, System, differences
 from finetune.results import Evaluation, sample_std
-from pretrain.telemetry.formats import format_count, format_seconds
 
 FigureSource = tuple[str, str, str]
 """Where a figure comes from: (evaluation, task, score); score "" means the task's headline."""
@@ -194,13 +193,9 @@ def _published(entry: dict[str, Any]) -> tuple[Table, Sources]:
         Block(source, [_published_row(line, entry["digits"]) for line in text.splitlines()], reference=True)
         for source, text in entry["figures"].items()
     ]
-    sources = [[_figure_source(text) for text in texts] for texts in entry["columns"].values()]
+    written = [[text.split() for text in texts] for texts in entry["columns"].values()]
+    sources = [[(name, task, "".join(score)) for name, task, *score in texts] for texts in written]
     return Table(entry["key"], entry["title"], entry["protocol"], list(entry["columns"]), blocks), sources
-
-
-def _figure_source(text: str) -> FigureSource:
-    evaluation, task, *score = text.split()
-    return evaluation, task, "".join(score)
 
 
 def _published_row(line: str, digits: int) -> TableRow:
@@ -263,42 +258,6 @@ def other_tables(rows: Sequence[SystemRow]) -> list[Table]:
         add_evaluation_notes(table, rows, {name})
         tables.append(table)
     return tables
-
-
-def cost_table(systems: Sequence[System]) -> Table:
-    """Return steps, tokens, time and speed of every run, and the time that its evaluations took."""
-    columns = ["seed", "steps", "tokens", "training time", "tokens/s", "peak memory (GB)", "evaluations"]
-    caption = "tokens count every view that the encoder read; tokens/s: tokens over training time"
-    table = Table("cost", "Cost", caption, columns, [])
-    lines = []
-    for system in systems:
-        for member in system.members:
-            cells = [Cell(text=text) for text in _cost(member)]
-            lines.append(TableRow(system.label if len(system.members) == 1 else member.name, cells))
-            if member.run and member.summary is None:
-                last = member.metrics[-1].get("step", 0) if member.metrics else 0
-                unfinished = f"{member.name} has no report/summary.json: unfinished, at step {last:,}"
-                cells[1].notes.append(table.note(unfinished))
-    table.blocks.append(Block("ours", lines))
-    return table
-
-
-def _cost(member: Subject) -> list[str]:
-    training = [record for record in member.metrics if "tokens" in record and "seconds" in record]
-    last = training[-1] if training else {}
-    totals = {"steps": last.get("step", 0), **last, **(member.summary or {})}
-    tokens, seconds = totals.get("tokens"), totals.get("seconds")
-    peaks = [peak for record in training if (peak := (record.get("memory") or {}).get("peak_gb")) is not None]
-    spent = sum(evaluation.seconds for evaluation in member.evaluations.values())
-    return [
-        "" if member.seed is None else str(member.seed),
-        f"{totals['steps']:,}" if member.run else "",
-        format_count(tokens) if tokens else "",
-        format_seconds(seconds) if seconds else "",
-        f"{tokens / seconds:,.0f}" if tokens and seconds else "",
-        f"{max(peaks):.2f}" if peaks else "",
-        format_seconds(spent) if spent else "",
-    ]
 
 
 def config_table(systems: Sequence[System]) -> Table | None:

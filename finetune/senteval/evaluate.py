@@ -15,8 +15,7 @@ from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.results import Evaluation, TaskResult
 from finetune.senteval.classifier import PairFeatures
-from finetune.senteval.protocol import SETTINGS, Setting, cross_validated, nested, split
-from finetune.senteval.relatedness import relatedness
+from finetune.senteval.protocol import SETTINGS, Setting, cross_validated, nested, relatedness, split
 from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Split, TaskSplits, check_name, files, load
 from pretrain.benchmarks.files import data_root
 from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator
@@ -93,7 +92,8 @@ def evaluate(
     fits = SETTINGS[setting].with_classifier(seed=seed)
     name = "senteval" if setting == "test" else "senteval-dev"
     result = Evaluation.of(name, model, f"{protocol}, {setting} setting, seed {seed}")
-    scores = data.sts.evaluate(vectors.lookup, similarity) if similarity else {}
+    lookup = lambda some: vectors.table[vectors.rows(some)]  # noqa: E731
+    scores = data.sts.evaluate(lookup, similarity) if similarity else {}
     for number, task in enumerate(data.tasks, 1):
         started = time.monotonic()
         if task in TASKS:
@@ -131,10 +131,6 @@ class _Vectors:
     table: np.ndarray
     index: dict[str, int]
 
-    def lookup(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the vectors of these sentences, float32[N, d]."""
-        return self.table[self.rows(sentences)]
-
     def rows(self, sentences: Sequence[str]) -> np.ndarray:
         return np.fromiter((self.index[sentence] for sentence in sentences), np.int64, len(sentences))
 
@@ -170,24 +166,16 @@ def _supervised(
         if scheme == "nested":
             accuracy = nested(features, labels, classes, setting)
         elif scheme == "cross_validated":
-            cut = sizes[0]
-            accuracy = cross_validated(
-                features[:cut], labels[:cut], features[cut:], labels[cut:], classes, setting
-            )
+            accuracy = cross_validated(features, labels, sizes[0], classes, setting)
             if classes == 2:
-                figures["f1"] = round(100 * float(f1_score(labels[cut:], accuracy.predictions)), 2)
+                figures["f1"] = round(100 * float(f1_score(tested.labels, accuracy.predictions)), 2)
         elif scheme == "snli":  # no regularisation, at most 15 passes of one epoch each
             setting = setting.with_classifier(max_epoch=15, epoch_size=1)
             accuracy = split(features, labels, sizes, classes, setting, grid=(1e-9,))
         else:
             accuracy = split(features, labels, sizes, classes, setting)
-        metric, dev_metric, details, predictions = (
-            "accuracy",
-            "dev_accuracy",
-            {"l2": accuracy.l2},
-            accuracy.predictions,
-        )
-        figures = {metric: accuracy.test, dev_metric: accuracy.dev, **figures}
+        metric, dev_metric, predictions = "accuracy", "dev_accuracy", accuracy.predictions
+        figures, details = {metric: accuracy.test, dev_metric: accuracy.dev, **figures}, {"l2": accuracy.l2}
     if on_dev:  # a figure of many fits, which no answers are kept of
         return TaskResult(dev_metric, figures[dev_metric], figures, details=details)
     data = examples_digest(tested.first, tested.second, tested.labels)

@@ -5,6 +5,7 @@ examples share a fold, and is reproduced: by (words of the sentence, label), for
 of the second, label; SNLI the second first). Files are latin-1 where the official code reads them so.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +65,7 @@ def load(name: str, data: str | Path | None = None) -> TaskSplits:
 
 def check_name(name: str, others: Iterable[str] = ()) -> str:
     """Return the task's name as TASKS (or `others`) has it; case, hyphens and underscores do not matter."""
-    return known_name(name, (*others, *TASKS), "SentEval task", _plain)
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+    return known_name(name, (*others, *TASKS), "SentEval task", lambda one: re.sub("[-_]", "", one.lower()))
 
 
 def files(name: str, root: Path) -> list[Path]:
@@ -100,17 +97,20 @@ def _binary(positive: Path, negative: Path) -> TaskSplits:
 
 
 def _reader(
-    example: Callable[[str], tuple],
+    pattern: str,
+    label: Callable[[str], float],
     expected: str,
     classes: int,
-    texts: int = 1,
     header: bool = False,
     encoding: str = "utf-8",
 ) -> Callable[..., TaskSplits]:
     """Return a reader of train, perhaps dev, and test, a file each, one example a line.
 
-    example: from a line; what it raises is a bad line, which must hold what `expected` says.
+    pattern: of a line, with the groups first, perhaps second, and label; label: what the last one says, or
+    KeyError, ValueError. expected: the pattern in words.
     """
+    form = re.compile(pattern)
+    texts = [name for name in ("first", "second") if name in form.groupindex]
 
     def read_split(path: Path) -> Split:
         examples = []
@@ -118,10 +118,12 @@ def _reader(
             if header and number == 1:
                 continue
             try:
-                examples.append(example(line.strip()))
-            except (IndexError, KeyError, ValueError):
+                if (found := form.fullmatch(line.strip())) is None:
+                    raise ValueError
+                examples.append((*found.group(*texts, "label")[:-1], label(found["label"])))
+            except (KeyError, ValueError):
                 raise _bad(path, number, expected) from None
-        return _sorted(examples, range(texts))
+        return _sorted(examples, range(len(texts)))
 
     def read(*paths: Path) -> TaskSplits:
         names = ("train", "dev", "test") if len(paths) == 3 else ("train", "test")
@@ -130,55 +132,38 @@ def _reader(
     return read
 
 
-def _trec_example(line: str) -> tuple[str, int]:
-    label, _, rest = line.partition(":")
-    _, _, question = rest.partition(" ")
-    if not question:
-        raise ValueError
-    return question, TREC_CLASSES.index(label)
+def _cells(names: str) -> str:
+    """Return the pattern of a line of cells between tabs, "." for one that is not read; more may follow."""
+    cells = "\t".join("[^\t]*" if name == "." else rf"(?P<{name}>[^\t]*)" for name in names.split())
+    return rf"{cells}(?:\t.*)?"
 
 
-_binary_label = ("0", "1").index
+def _sick(label: str, convert: Callable[[str], float]) -> Callable[..., TaskSplits]:
+    expected = "pair_ID, two sentences, relatedness, entailment"
+    return _reader(_cells(f". first second {label}"), convert, expected, 3, header=True)
 
 
-def _sst2_example(line: str) -> tuple[str, int]:
-    text, label = line.split("\t")  # no third column
-    return text, _binary_label(label)
-
-
-def _sst5_example(line: str) -> tuple[str, int]:
-    label, text = line.split(" ", 1)
-    return text, list("01234").index(label)
-
-
-def _table(
-    texts: tuple[int, ...],
-    label: int,
-    convert: Callable[[str], float],
-    expected: str,
-    classes: int,
-    header: bool = False,
-) -> Callable[..., TaskSplits]:
-    """Return a `_reader` of columns between tabs: those of the texts, and of the label."""
-
-    def example(line: str) -> tuple:
-        cells = line.split("\t")
-        return (*(cells[column] for column in texts), convert(cells[label]))
-
-    return _reader(example, expected, classes, len(texts), header)
-
-
-def _sick(label: int, convert: Callable[[str], float]) -> Callable[..., TaskSplits]:
-    return _table((1, 2), label, convert, "pair_ID, two sentences, relatedness, entailment", 3, header=True)
-
-
-_trec = _reader(_trec_example, "CLASS:subclass question", len(TREC_CLASSES), encoding="latin-1")
-_mrpc = _table(
-    (3, 4), 0, _binary_label, "a label, two numbers and two sentences between tabs", 2, header=True
+_mrpc = _reader(
+    _cells("label . . first second"),
+    ("0", "1").index,
+    "a label, two numbers and two sentences between tabs",
+    2,
+    header=True,
 )
-_sst2 = _reader(_sst2_example, "a sentence, a tab and 0 or 1", 2)
-_sst5 = _reader(_sst5_example, "a class from 0 to 4 and a sentence", 5)
-_sts_benchmark = _table((5, 6), 4, float, "seven columns: score fifth, sentences sixth and seventh", 5)
+_trec = _reader(
+    "(?P<label>[^:]*):[^ ]* (?P<first>.+)",
+    TREC_CLASSES.index,
+    "CLASS:subclass question",
+    len(TREC_CLASSES),
+    encoding="latin-1",
+)
+_sst2 = _reader(r"(?P<first>[^\t]*)\t(?P<label>[^\t]*)", ("0", "1").index, "a sentence, a tab and 0 or 1", 2)
+_sst5 = _reader(
+    "(?P<label>[^ ]*) (?P<first>.*)", list("01234").index, "a class from 0 to 4 and a sentence", 5
+)
+_sts_benchmark = _reader(
+    _cells(". . . . label first second"), float, "seven columns: score fifth, sentences sixth and seventh", 5
+)
 
 
 def read_snli(first: Path, second: Path, labels: Path) -> Split:
@@ -260,9 +245,9 @@ _TASKS = (
     SentEvalTask("TREC", "cross_validated", _TREC, {"train": 5452, "test": 500}, _trec),
     SentEvalTask("MRPC", "cross_validated", _MRPC, {"train": 4076, "test": 1725}, _mrpc),
     SentEvalTask("SST5", "split", _SST5, _sizes(8544, 1101, 2210), _sst5),
-    SentEvalTask("SICK-E", "split", _SICK, _sizes(4500, 500, 4927), _sick(4, lambda word: ENTAILMENT[word])),
+    SentEvalTask("SICK-E", "split", _SICK, _sizes(4500, 500, 4927), _sick(". label", ENTAILMENT.__getitem__)),
     SentEvalTask("SNLI", "snli", _SNLI, _sizes(549367, 9842, 9824), _snli),
-    SentEvalTask("SICK-R-supervised", "relatedness", _SICK, _sizes(4500, 500, 4927), _sick(3, float)),
+    SentEvalTask("SICK-R-supervised", "relatedness", _SICK, _sizes(4500, 500, 4927), _sick("label", float)),
     SentEvalTask("STS-B-supervised", "relatedness", _STSB, _sizes(5749, 1500, 1379), _sts_benchmark),
     *(
         SentEvalTask(name, "split", (f"probing/{file}.txt",), _sizes(100000, 10000, 10000), _probing)

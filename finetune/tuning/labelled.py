@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.core.ragged import Ragged, offsets_of
+from augment.core.ragged import Ragged
 from finetune.encoders.models import EmbeddingModel, Function
 from finetune.encoders.padded import tokenized
 from finetune.encoders.source import names_function, resolve
@@ -107,6 +107,5 @@ def encode_examples(
         if with_types:
             types += [np.asarray(row, np.int32) for row in batch["token_type_ids"]]
         was_cut += sum(bool(encoding.overflowing) for encoding in batch.encodings)
-    offsets = offsets_of(np.array([len(row) for row in ids], np.int64))
-    tokens = Ragged(np.concatenate(ids) if ids else np.empty(0, np.int32), offsets)
-    return Encoded(tokens, Ragged(np.concatenate(types), offsets) if types else None, targets, was_cut)
+    token_types = Ragged.from_sequences(types) if types else None
+    return Encoded(Ragged.from_sequences(ids), token_types, targets, was_cut)

@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import BaseModel, Field
 
 from finetune.flags import Precision
 from pretrain.common import cli
+from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ class Interrupted(Exception):
     def __init__(self, code: int):
         super().__init__(f"asked to stop (exit status {code})")
         self.code = code
+
+
+def stop_code_of(folder: Path) -> Callable[[], int]:
+    """Return a function that says the exit status of a requested stop, 0: none is; folder: of the results."""
+    shutdown = Shutdown(folder, watch_file=False)
+    return lambda: EXIT_CODES.get(shutdown.requested(), 0)
 
 
 def until_stopped(work: Callable[[], None]) -> int:

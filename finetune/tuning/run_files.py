@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably
+from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
 
 
 def write_tensors(path: Path, state: Mapping[str, Any]) -> None:
@@ -37,6 +37,18 @@ def read_tensors(path: Path) -> dict[str, Any]:
 def settings_digest(settings: Mapping[str, Any]) -> str:
     """Return a digest of all that a run's result depends on, for the file's name."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def checkpoint_of(path: Path) -> Path:
+    """Return the file of the state that a run is continued from, by the file of its result."""
+    return path.with_suffix(".checkpoint")
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Write the result of a run, then remove its checkpoint: a kill between the two costs no training."""
+    make_folder(path.parent)
+    replace_durably(path, to_json(result))
+    remove_file(checkpoint_of(path))
 
 
 def read_result(path: Path) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ files begin with a byte order mark. Test rows are known to the leaderboard by th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -98,8 +98,10 @@ class LabelledExamples:
     def __len__(self) -> int:
         return len(self.first)
 
-    def sample(self, count: int) -> "LabelledExamples":
-        """Return `count` of the rows, always the same ones, in their order."""
+    def limited(self, count: int) -> "LabelledExamples":
+        """Return `count` of the rows, always the same ones, in their order; all, if that is 0 or more."""
+        if not 0 < count < len(self):
+            return self
         rows = np.sort(np.random.default_rng(0).permutation(len(self))[:count])
         second = None if self.second is None else [self.second[n] for n in rows]
         targets = None if self.targets is None else self.targets[rows]
@@ -114,6 +116,11 @@ class GlueData:
     splits: dict[str, LabelledExamples]
     notes: list[str] = field(default_factory=list)
     """Training or dev rows missing or too many, beside what was published: figures are not comparable."""
+
+    def limited(self, count: int) -> "GlueData":
+        """Return the same with at most `count` training rows; 0: all."""
+        train = {name: rows.limited(count) for name, rows in self.splits.items() if name == "train"}
+        return replace(self, splits=self.splits | train)
 
 
 def task_named(name: str) -> GlueTask:

@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, nor
 from threadpoolctl import threadpool_limits
 
 from finetune import clustering
-from finetune.clustering import SETS, LabelledTexts, PlusPlus, hungarian_accuracy, read, trial, trials
+from finetune.clustering import SETS, LabelledTexts, hungarian_accuracy, read, trial, trials
 from finetune.encoders.models import open_model
 from pretrain.common.errors import UserError
 
@@ -49,9 +49,7 @@ def test_equal_to_kmeans_of_scikit_learn(count, width, classes, dtype):
     vectors, data = blobs(count, width, classes, dtype)
     with threadpool_limits(1):
         for seed in (0, 3):
-            plain = KMeans(classes, init="k-means++", n_init=10, max_iter=300, random_state=seed).fit(vectors)
-            ours = KMeans(classes, init=PlusPlus(), n_init=10, max_iter=300, random_state=seed).fit(vectors)
-            assert (plain.labels_ == ours.labels_).all() and plain.inertia_ == ours.inertia_
+            plain = KMeans(classes, n_init=10, max_iter=300, random_state=seed).fit(vectors)
             scores = trial(vectors, data, seed)
             assert scores["accuracy"] == pytest.approx(100 * hungarian_accuracy(data.labels, plain.labels_))
             assert scores["nmi"] == pytest.approx(

@@ -11,8 +11,7 @@ from finetuning_helpers import PAIRS, sentence
 from finetune.encoders.embed import POOLINGS, embed_poolings, load_model
 from finetune.encoders.source import resolve
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
-from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
-from finetune.senteval.relatedness import relatedness
+from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, relatedness, split
 from finetune.tuning.classifier import build_classifier
 from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import encode_examples, open_source
@@ -87,7 +86,7 @@ def test_protocols():
         pairs = PairFeatures(*(part.to(device) for part in (vectors, *sides)))
         found = [
             nested(x, labels, 3, setting),
-            cross_validated(x[:300], labels[:300], x[300:], labels[300:], 3, setting),
+            cross_validated(x, labels, 300, 3, setting),
             split(x, labels, (250, 80, 70), 3, setting),
             split(pairs, labels, (250, 80, 70), 3, setting),
         ]
@@ -97,7 +96,7 @@ def test_protocols():
 
 
 def test_relatedness(monkeypatch):
-    monkeypatch.setattr("finetune.senteval.relatedness.EPOCHS_BETWEEN", 5)
+    monkeypatch.setattr("finetune.senteval.protocol.EPOCHS_BETWEEN", 5)
     features, _ = examples()
     scores = np.clip(3 + features.numpy() @ np.random.RandomState(2).randn(16) / 3, 1, 5)
     there, here = (relatedness(features.to(device), scores, (250, 80, 70))[0] for device in (DEVICE, "cpu"))

@@ -298,7 +298,7 @@ def test_in_a_specification(bert, monkeypatch):
     assert len(named) == 8
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(
-        AugmentationError, match=rf"contextual needs a masked language model.*model=FOLDER.*{VARIABLE}"
+        AugmentationError, match=rf"contextual needs a masked language model.*model=NAME.*{VARIABLE}"
     ):
         build("contextual", vocabulary, encoder=encoder)
     with pytest.raises(AugmentationError, match="'/no/folder' is no folder here"):

@@ -244,11 +244,11 @@ def test_which_result_is_taken():
 def test_what_is_missing_is_said_when_a_pipeline_is_built(there, monkeypatch):
     for variable in (FORWARD, BACK, FORMAL):
         monkeypatch.delenv(variable, raising=False)
-    both = f"diverse-paraphrase needs two translation.*forward=FOLDER:back=FOLDER, or in {FORWARD} and {BACK}"
+    both = f"diverse-paraphrase needs two translation.*forward=NAME:back=NAME .*, or in {FORWARD} and {BACK}"
     with pytest.raises(AugmentationError, match=both):
         build_texts("diverse-paraphrase")
     monkeypatch.setenv(FORWARD, there)
-    with pytest.raises(AugmentationError, match=f"back-translation needs two .*back=FOLDER, or in {BACK}"):
+    with pytest.raises(AugmentationError, match=f"back-translation needs two .*back=NAME .*, or in {BACK}"):
         build_texts("back-translation")
     with pytest.raises(AugmentationError, match="cannot be loaded as an encoder-decoder"):
         build_texts("back-translation:back=/no/folder")

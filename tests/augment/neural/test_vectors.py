@@ -210,7 +210,7 @@ def test_files_that_do_not_serve(tmp_path, content, message):
 
 def test_what_is_missing_is_said_when_a_pipeline_is_built(glove, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(AugmentationError, match=f"needs word vectors.*path=FILE, or in {VARIABLE}"):
+    with pytest.raises(AugmentationError, match=f"needs word vectors.*path=NAME .*, or in {VARIABLE}"):
         build_texts("random-word-embedding")
     with pytest.raises(AugmentationError, match="the word vectors /no/file are not a file"):
         build_texts("none|random-word-embedding:path=/no/file")

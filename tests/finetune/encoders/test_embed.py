@@ -13,7 +13,6 @@ from transformers import AutoModel
 
 from finetune.encoders.embed import (
     POOLINGS,
-    _batches,
     embed_poolings,
     embed_sentences,
     load_model,
@@ -96,16 +95,6 @@ def test_long_sentences_are_cut_and_no_sentences_give_no_vectors(folder, loaded)
         atol=2e-5,
     )
     assert embed_sentences(encoder, tokenizer, []).shape == (0, 32)
-
-
-def test_batches_keep_the_budget_and_cover_every_row_once():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        rows = [np.zeros(n, np.int64) for n in rng.integers(1, 60, rng.integers(1, 80))]
-        budget = int(rng.integers(1, 300))
-        batches = _batches(rows, budget)
-        assert sorted(np.concatenate(batches)) == list(range(len(rows)))
-        assert all(len(batch) == 1 or sum(len(rows[n]) for n in batch) <= budget for batch in batches)
 
 
 def test_poolings_are_parsed():

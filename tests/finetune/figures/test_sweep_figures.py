@@ -6,7 +6,6 @@ import pytest
 from commands import call
 
 from finetune.figures import __main__ as figures
-from finetune.figures import tables
 from finetune.figures.drawing import GREY
 from pretrain.commands.sweep.file import Figure
 from pretrain.common.errors import UserError
@@ -41,15 +40,15 @@ LINES = [
 
 
 def test_lines_go_through_their_rows_from_left_to_right():
-    drawn = tables.lines(content(*LINES), figure(kind="lines", x="share"))
+    drawn = figures.lines(content(*LINES), figure(kind="lines", x="share"))
     first, second = drawn.axes
     assert (first.get_title(), second.get_title(), first.get_xlabel()) == ("A", "B", "share")
     points = {line.get_label(): line.get_xydata().tolist() for line in first.get_lines()}
     data = [line.get_xydata().tolist() for line in first.get_lines() if line.get_marker() == "."]
     assert data == [[[5, 1.0], [20, 3.0]], [[10, 5.0]]] and points["level"] == [[0, 2.5], [1, 2.5]]
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["level", "first", "second"]
-    with pytest.raises(tables.NotThere, match="share"):
-        tables.lines(content(LINES[3]), figure(kind="lines", x="share"))
+    with pytest.raises(figures.NotThere, match="share"):
+        figures.lines(content(LINES[3]), figure(kind="lines", x="share"))
 
 
 def test_differences_stand_around_none_and_are_grey_where_their_interval_holds_it():
@@ -58,21 +57,21 @@ def test_differences_stand_around_none_and_are_grey_where_their_interval_holds_i
     rows = [row("better", {}, A=3.0), row("same", {}, A=2.0)]
     for one, columns in zip(rows, (found, unsure)):
         one["difference"] = {"columns": columns}
-    drawn = tables.differences(content(*rows) | {"baseline": "base"}, figure(kind="differences"))
+    drawn = figures.differences(content(*rows) | {"baseline": "base"}, figure(kind="differences"))
     (axis,) = drawn.axes
     bars = [line for line in axis.get_lines() if len(line.get_xdata()) == 2 and line.get_marker() == "None"]
     assert [list(line.get_xdata()) for line in bars[:2]] == [[0.5, 1.5], [-1.0, 0.6]]
     assert bars[0].get_color() != bars[1].get_color() == GREY
     assert [text.get_text() for text in axis.get_yticklabels()] == ["better", "same"]
     assert axis.get_xlabel() == "less base"
-    with pytest.raises(tables.NotThere):
-        tables.differences(content(), figure(kind="differences", columns=["A"]))
+    with pytest.raises(figures.NotThere):
+        figures.differences(content(), figure(kind="differences", columns=["A"]))
 
 
 def test_columns_may_go_to_the_right_with_a_line_a_row():
     rows = [row("a", {"line": "a"}, c5=0.9, c10=0.8), row("b", {"line": "b"}, c10=0.7)]
     asked = figure(kind="lines", x="words", panels={"del": {"10": "c10", "5": "c5"}, "none": {"5": "c6"}})
-    drawn = tables.lines(content(*rows), asked)
+    drawn = figures.lines(content(*rows), asked)
     assert [line.get_xydata().tolist() for line in drawn.axes[0].get_lines()] == [
         [[5, 0.9], [10, 0.8]],
         [[10, 0.7]],

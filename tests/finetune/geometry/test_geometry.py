@@ -14,7 +14,8 @@ from augment.core.errors import AugmentationError
 from augment.text.parsed import ParsedSentence
 from finetune.encoders.models import open_model
 from finetune.geometry import __main__ as geometry
-from finetune.geometry import measures, run
+from finetune.geometry import augmentations as measures
+from finetune.geometry import run
 from finetune.results import read
 from pretrain.common.errors import UserError
 

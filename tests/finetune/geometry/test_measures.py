@@ -5,7 +5,8 @@ import pytest
 from scipy.spatial.distance import cdist
 from sklearn.neighbors import NearestNeighbors
 
-from finetune.geometry import measures
+from finetune.geometry import augmentations as measures
+from finetune.geometry import run
 
 
 def cloud(count=60, size=7, seed=0, shift=0.5):
@@ -14,7 +15,7 @@ def cloud(count=60, size=7, seed=0, shift=0.5):
 
 def test_neighbourhood_against_scikit_learn():
     points, labels = cloud(90, 6), np.random.default_rng(3).choice(["a", "b", "c"], 90)
-    found = measures.neighbourhood(points, labels, [1, 5, 20])
+    found = run.neighbourhood(points, labels, [1, 5, 20])
     far, near = (
         NearestNeighbors(n_neighbors=21, metric="cosine", algorithm="brute")
         .fit(points.astype(float))
@@ -29,7 +30,7 @@ def test_neighbourhood_against_scikit_learn():
 
 def test_neighbourhood_keeps_the_digits_of_short_distances():
     points = np.array([[1, 0], [1, 1e-4], [0, 1], [1e-4, 1]], np.float32)
-    found = measures.neighbourhood(points, np.array([0, 0, 1, 1]), [1])
+    found = run.neighbourhood(points, np.array([0, 0, 1, 1]), [1])
     assert found["purity"] == [1.0]
     assert found["distance"] == pytest.approx([5e-9], rel=1e-3)
 

@@ -9,7 +9,6 @@ from commands import call
 from made_runs import make_result, make_run, tables_of
 
 from finetune import sts
-from finetune.report import tables as report_tables
 from finetune.report.__main__ import report
 from finetune.report.figures import POINTS, curve, curve_names
 from finetune.report.sources import collect, differences, group
@@ -162,7 +161,7 @@ def test_what_cannot_be_read_is_one_message(make, message, tmp_path):
         collect([str(tmp_path / "thing")])
 
 
-# -- curves and cost ---------------------------------------------------
+# -- curves ------------------------------------------------------------
 
 
 def test_long_curves_are_thinned_evenly_and_keep_their_ends(tmp_path):
@@ -172,16 +171,6 @@ def test_long_curves_are_thinned_evenly_and_keep_their_ends(tmp_path):
     assert len(steps) == POINTS and steps[0] == 1 and steps[-1] == 2000
     assert values[-1] == 9 - 200
     assert curve_names([system]) == ["loss/mlm", "evaluation/stsb-dev"]
-
-
-def test_cost_says_what_is_unfinished(tmp_path):
-    done = make_run(tmp_path / "done", 1)
-    make_result(done / "report", "glue", {"RTE": 50.0})
-    half = make_run(tmp_path / "half", 2, "mlm", finished=False)
-    table = report_tables.cost_table(group(collect([str(done), str(half)])))
-    assert [str(cell) for cell in table.ours[0].cells] == ["1", "20", "2k", "00:04", "500", "1.20", "01:05"]
-    assert [str(cell) for cell in table.ours[1].cells] == ["2", "20", "2k", "00:02", "1,000", "1.20", ""]
-    assert table.notes == ["half has no report/summary.json: unfinished, at step 20"]
 
 
 # -- the page ----------------------------------------------------------

@@ -11,8 +11,15 @@ from sklearn.model_selection import StratifiedKFold
 from torch import nn
 
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
-from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
-from finetune.senteval.relatedness import relatedness, two_point_targets
+from finetune.senteval.protocol import (
+    L2_GRID,
+    Setting,
+    cross_validated,
+    nested,
+    relatedness,
+    split,
+    two_point_targets,
+)
 from pretrain.common.errors import UserError
 
 FAST = ClassifierSettings(tenacity=2, epoch_size=2, max_epoch=20)
@@ -190,10 +197,9 @@ def test_cross_validation_with_a_test_set_is_the_plain_one():
     fit = PlainFit(features.shape[1], 4, l2, ClassifierSettings(**{**vars(FAST), "seed": 5}))
     fit.fit(features[:150], labels[:150])
     found = cross_validated(
-        torch.from_numpy(features[:150]),
-        labels[:150],
-        torch.from_numpy(features[150:]),
-        labels[150:],
+        torch.from_numpy(features),
+        labels,
+        150,
         4,
         Setting(4, FAST).with_classifier(seed=5),
     )
@@ -260,7 +266,7 @@ def test_two_point_targets_have_the_score_as_their_mean():
 @pytest.mark.full
 @pytest.mark.parametrize("early_stop", ["pearson", "spearman"])
 def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
-    monkeypatch.setattr("finetune.senteval.relatedness.EPOCHS_BETWEEN", 2)
+    monkeypatch.setattr("finetune.senteval.protocol.EPOCHS_BETWEEN", 2)
     rng = np.random.RandomState(0)
     features = rng.randn(200, 6).astype(np.float32)
     scores = np.clip(3 + features @ rng.randn(6) / 2 + 0.5 * rng.randn(200), 1, 5)
