@@ -96,8 +96,8 @@ def outside_help(config: Config, manifest: Mapping[str, Any]) -> Iterator[str]:
     if any(":" in part for part in objective.parts):
         yield f"objective.name is {config.objective.name}, which no commit of the project holds"
     prepared = manifest.get("config")
-    if not prepared or manifest.get("cache") or manifest.get("annotation"):
-        yield "the data holds more than the text's own tokens, as views or parses"
+    if not prepared or "run" not in manifest or manifest.get("cache") or manifest.get("annotation"):
+        yield "the data are not what `clearly prepare` makes of text alone, but hold views or parses"
         return
     if prepared["tokenizer"] is not None:
         yield f"the data has the tokenizer {prepared['tokenizer']}, which was trained on other text"

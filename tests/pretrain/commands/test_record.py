@@ -14,6 +14,7 @@ from sts_layout import write_layout
 
 from finetune.nanobeir import FOLDER, read
 from finetune.senteval.tasks import TASKS, TRANSFER
+from pretrain.api import load
 from pretrain.commands.record import scores, tracks, training
 from pretrain.commands.record.__main__ import check, start, submit
 from pretrain.commands.record.board import MARKS, RECORD, records, write_table
@@ -25,7 +26,10 @@ from pretrain.config.data import Source
 from pretrain.config.recipe import load_config
 
 PREPARED = {"vocabulary": 512, "max_length": 48, "heldout": 0.05}
-MANIFEST = {"config": load_config("contrastive_micro", {}).data.prepare.model_dump(mode="json")}
+MANIFEST = {
+    "config": load_config("contrastive_micro", {}).data.prepare.model_dump(mode="json"),
+    "run": {"seconds": 9.0},
+}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_what_is_beside_the_text_is_named(settings, said):
 )
 def test_what_prepared_data_have_beside_the_text_is_named(changes, said):
     keys = {key: changes.pop(key) for key in [*changes] if key == "tokenizer"}
-    manifest = {"config": MANIFEST["config"] | keys} | changes
+    manifest = MANIFEST | {"config": MANIFEST["config"] | keys} | changes
     config = load_config("contrastive_micro", {})
     assert said in "; ".join(outside_help(config, manifest))
     assert not list(outside_help(config, MANIFEST))
@@ -312,3 +316,16 @@ def test_a_run_that_is_not_done_in_time_is_stopped_and_its_best_counts(board, tm
     run = tmp_path / "out" / "seed-1"
     assert "found the stop file" in (run / "log.txt").read_text() and (run / "best" / "clear.json").is_file()
     assert json.loads((tmp_path / "out" / "seed-1.json").read_text())["seconds"] <= 40
+
+
+@pytest.mark.full
+def test_a_static_table_is_entered_in_place_of_the_encoder(board, tmp_path, monkeypatch):
+    monkeypatch.setitem(TRACKS, "tiny", Track(900, table_bytes=8_000_000))
+    given = []
+    monkeypatch.setattr(training, "evaluate", lambda *words: given.append(words) or {})
+    board.start(tmp_path / "out", seeds=4)
+    run = tmp_path / "out" / "seed-4"
+    ((model, pooling, report, _, _),) = given
+    assert (model, pooling, report) == (run / "static", "", run / "report")
+    vectors = load(model).encode(["old stone", "stone old"])  # no layers: the order of words is lost
+    assert abs(vectors[0] - vectors[1]).max() < 1e-6
