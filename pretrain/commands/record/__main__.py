@@ -28,6 +28,7 @@ def start(
     out: Path,
     seeds: tuple[cli.Natural, ...] = (1, 2, 3),
     text: str = "",
+    score: bool = True,
 ) -> int:
     """Train a recipe within a track's time, once for each seed, and score it.
 
@@ -40,17 +41,19 @@ def start(
         out: folder for the runs and their scores; what is done there is kept.
         seeds: three or more for a record.
         text: the corpus, files between commas: of data that are not there, or whose files were moved.
+        score: false leaves the scores, and a look at the text of prepared data, to the same command on
+            another machine, without --score.
     """
     from pretrain.commands.record.training import begin, do_seeds
 
     track = known_name(track, tuple(TRACKS), "track")
     if not recipe.is_file():
         raise UserError(f"--recipe {recipe}: there is no such file")
-    if repeated := len(set(seeds)) < len(seeds) or not seeds:
-        raise UserError(f"--seeds: give different numbers{' once each' if repeated else ''}, as 1,2,3")
-    begin(track, recipe, data, out, text)
-    do_seeds(TRACKS[track], seeds, data, eval_data, out)
-    print(f"next: clearly record submit {out}")
+    if len(set(seeds)) < len(seeds) or not seeds:
+        raise UserError("--seeds: give different numbers, as 1,2,3")
+    begin(track, recipe, data, out, text, seeds, score)
+    do_seeds(TRACKS[track], seeds, data, eval_data, out, score)
+    print(f"next: clearly record submit {out}" if score else "next: the same command without --score")
     return 0
 
 
@@ -93,8 +96,7 @@ def check(
         raise UserError("--replay, --eval-data and --data are of a run: name it by --run")
     if run is not None:
         require_run(run)
-    overrides = {"data.folder": data} if data else {}
-    return 0 if checking.check(record, run, replay, text, eval_data, overrides) else 1
+    return 0 if checking.check(record, run, replay, text, eval_data, data) else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Enter what was trained into the board: a folder a record, and a table of all."""
 
-import csv
-import io
 import json
 import math
 import time
@@ -11,7 +9,7 @@ from typing import Any
 
 from pretrain.commands.record.scores import DEV, LEGS, read_scores, summary_of, verdicts
 from pretrain.commands.record.tracks import TRACKS, code_here, settings_of
-from pretrain.commands.record.training import ABOUT, RECIPE, model_of
+from pretrain.commands.record.training import ABOUT, RECIPE, model_of, read_json
 from pretrain.commands.sweep.runs import identity
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of, to_json
@@ -26,10 +24,6 @@ RECORD, CURVE = "record.json", "curve.csv"
 FEWEST_SEEDS = 3
 MARKS = "<!-- records -->", "<!-- end of records -->"
 """Around the table in the page beside the board's folder."""
-_COMMAND = (
-    "clearly record start {track} --recipe docs/records/{name}/recipe.yaml --text {text} --data data/{name} "
-    "--eval-data DIR --seeds {seeds} --out runs/{name}"
-)
 
 
 def enter(folder: Path, board: Path) -> Path:
@@ -42,33 +36,31 @@ def enter(folder: Path, board: Path) -> Path:
         raise UserError(
             f"{folder} holds nothing that `clearly record start` has made, so no clock was running"
         )
-    about = json.loads((folder / ABOUT).read_text("utf-8"))
-    runs = sorted(
-        (path for path in folder.glob("seed-*") if path.is_dir()), key=lambda run: int(run.name[5:])
-    )
-    broken = list(_broken_rules(folder, about, runs))
-    if broken:
+    about = read_json(folder / ABOUT)
+    seeds = sorted(int(path.name[5:]) for path in folder.glob("seed-*") if path.is_dir())
+    runs = [folder / f"seed-{seed}" for seed in seeds]
+    if broken := list(_broken_rules(folder, about, runs)):
         raise UserError(f"{folder} is no record: {'; '.join(broken)}")
-    record = _record_of(about, runs)
-    entered = records(board)
-    before = [one for one in entered if one["track"] == record["track"]]
+    record, entered = _record_of(about, runs), records(board)
+    track = record["track"]
+    before = [one for one in entered if one["track"] == track]
     if before:
         standing = max(before, key=lambda one: one["number"])
-        found = record["against"] = {"number": standing["number"]} | verdicts(
-            *map(by_leg, (record, standing))
-        )
+        found = verdicts(by_leg(record), by_leg(standing))
         if "worse" in found.values() or "better" not in found.values():
             said = ", ".join(f"{leg} {found[leg]}" for leg in LEGS)
-            raise UserError(f"{folder} does not beat {record['track']}-{standing['number']}: {said}")
+            raise UserError(f"{folder} does not beat {track}-{standing['number']}: {said}")
+        record["against"] = {"number": standing["number"], **found}
     record["number"] = len(before) + 1
-    name = f"{record['track']}-{record['number']}"
-    text = ",".join(f"DIR/text/{file}" for file in record["text"])
-    seeds = ",".join(record["seeds"])
-    record["command"] = _COMMAND.format(track=record["track"], name=name, text=text, seeds=seeds)
+    name, texts = f"{track}-{record['number']}", ",".join(f"DIR/text/{file}" for file in record["text"])
+    record["command"] = (
+        f"clearly record start {track} --recipe docs/records/{name}/{RECIPE} --text {texts} "
+        f"--data data/{name} --eval-data DIR --seeds {','.join(record['seeds'])} --out runs/{name}"
+    )
     place = board / name
     make_folder(place)
     replace_durably(place / RECIPE, (folder / RECIPE).read_bytes())
-    replace_durably(place / CURVE, _curve(runs).encode())
+    replace_durably(place / CURVE, "\n".join(_curve(runs)).encode())
     replace_durably(place / RECORD, to_json(record))
     write_table([*entered, record], board)
     return place
@@ -89,7 +81,6 @@ def follows(config: Config, recipe: Path) -> bool:
     assert config.data.folder is not None and config.folder is not None  # a run has written them
     wanted = settings_of(recipe, config.train.seed, config.data.folder, config.folder)
     wanted.train.precision = config.train.precision  # auto, until a machine has chosen
-    wanted.evaluate.best_by = config.evaluate.best_by
     return identity(wanted) == identity(config)
 
 
@@ -103,9 +94,8 @@ def _broken_rules(folder: Path, about: dict[str, Any], runs: list[Path]) -> Iter
     if not about["commit"] and (about["code"] != code or not commit):
         yield "no commit holds the code that trained it: commit that, and submit from it"
     for run in runs:
-        kept = run.with_suffix(".json")
-        found = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
-        if not is_run(str(run)) or "seconds" not in found or "scores" not in found:
+        found = read_json(run.with_suffix(".json"))
+        if not is_run(str(run)) or "scores" not in found:
             yield f"{run.name} was not trained and scored by `clearly record start`, so nothing timed it"
             continue
         model, policy = model_of(track, run), read_policy(run / "best") or {}
@@ -132,8 +122,8 @@ def _record_of(about: dict[str, Any], runs: list[Path]) -> dict[str, Any]:
     for run in runs:
         policy = read_policy(run / "best")
         assert policy is not None  # a rule has asked for it
-        about_seed = json.loads(run.with_suffix(".json").read_text("utf-8"))
-        seeds[run.name[5:]] = about_seed | {"step": policy["step"], "ledger": policy["progress"]["ledger"]}
+        of_step = {"step": policy["step"], "ledger": policy["progress"]["ledger"]}
+        seeds[run.name[5:]] = read_json(run.with_suffix(".json")) | of_step
     longest = max(one["seconds"] for one in seeds.values())
     return {
         **about,
@@ -145,18 +135,15 @@ def _record_of(about: dict[str, Any], runs: list[Path]) -> dict[str, Any]:
     }
 
 
-def _curve(runs: list[Path]) -> str:
-    """Return STS-B dev by step and second of every seed, as CSV."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(("seed", "step", "seconds", "stsb_dev"))
+def _curve(runs: list[Path]) -> Iterator[str]:
+    """Yield the lines of a CSV file: STS-B dev by step and second of every seed."""
+    yield "seed,step,seconds,stsb_dev"
     for run in runs:
         rows = list(read_metrics(run / "metrics.jsonl"))
         for row in rows:
             if (score := row.get("evaluation", {}).get("stsb-dev")) is not None:
-                passed = row["wall_time"] - rows[0]["wall_time"]
-                lines.writerow((run.name[5:], row["step"], f"{passed:.1f}", f"{score:.2f}"))
-    return text.getvalue()
+                seconds = row["wall_time"] - rows[0]["wall_time"]
+                yield f"{run.name[5:]},{row['step']},{seconds:.1f},{score:.2f}"
 
 
 def write_table(entered: list[dict[str, Any]], board: Path) -> None:
@@ -170,10 +157,7 @@ def write_table(entered: list[dict[str, Any]], board: Path) -> None:
         for leg in (*LEGS, DEV):
             score = one["scores"][leg]
             cells.append(f"{score['mean']:.1f} ± {(score['high'] - score['low']) / 2:.1f}")
-        cells += [
-            str(len(one["seeds"])),
-            *(f"{one['seconds'][key]:.0f} s" for key in ("from_shards", "from_text")),
-        ]
+        cells += [str(len(one["seeds"])), *(f"{seconds:.0f} s" for seconds in one["seconds"].values())]
         cells += [f"{one['machine']['device']}, {one['machine']['cores']} cores", one["date"]]
         lines.append(f"| {' | '.join(cells)} |")
     page = board.with_suffix(".md")

@@ -1,6 +1,5 @@
 """Do again what a record says, as far as what is given allows, and compare."""
 
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pretrain.api import prepare
 from pretrain.commands.record.board import RECORD, by_leg, follows
 from pretrain.commands.record.scores import evaluate, make_retrieval, summary_of
 from pretrain.commands.record.tracks import TRACKS, code_here, corpus_of, digest_of
-from pretrain.commands.record.training import RECIPE, model_of
+from pretrain.commands.record.training import RECIPE, model_of, read_json
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.config.data import data_config
@@ -25,18 +24,15 @@ RERUN = 1.0
 """Points by which scores of a run on another processor may differ, whose weights are others."""
 
 
-def check(
-    place: Path, run: Path | None, replay: int, text: str, eval_data: str, overrides: dict[str, Any]
-) -> bool:
+def check(place: Path, run: Path | None, replay: int, text: str, eval_data: str, data: str) -> bool:
     """Compare a record with itself, its text, and a run; print what differs, and return whether none does."""
-    if not (place / RECORD).is_file():
+    if not (record := read_json(place / RECORD)):
         raise UserError(f"{place} is no record: it has no {RECORD}")
-    record = json.loads((place / RECORD).read_text("utf-8"))
-    found = {"the record": _of_itself(record, place)}
+    found = {str(place): _of_itself(record, place)}
     if text:
         found[text] = _of_text(record, place, text)
     if run is not None:
-        found[str(run)] = _of_run(record, place, run, eval_data)
+        found[str(run)] = _of_run(record, place, run, eval_data, data)
     good = True
     for what, faults in found.items():
         differing = list(faults)
@@ -47,19 +43,16 @@ def check(
     if run is not None:
         from pretrain.commands.verify.__main__ import verify
 
-        good = not verify(run, replay=replay, **overrides) and good
+        moved: dict[str, Any] = {"data.folder": data} if data else {}
+        good = not verify(run, replay=replay, **moved) and good
     return good
 
 
 def _of_itself(record: dict[str, Any], place: Path) -> Iterator[str]:
     if sha256_of(place / RECIPE) != record["recipe"]:
         yield f"{RECIPE} has another sha256"
-    track = TRACKS[record["track"]]
-    yield from (
-        f"seed {seed} took {one['seconds']:.0f} s of {track.seconds:.0f}"
-        for seed, one in record["seeds"].items()
-        if one["seconds"] > track.seconds
-    )
+    if (seconds := record["seconds"]["from_shards"]) > TRACKS[record["track"]].seconds:
+        yield f"{seconds:.0f} s are more than the track gives"
     for leg, values in by_leg(record).items():
         if summary_of(values) != record["scores"][leg]:
             yield f"{leg}: its mean and interval are not those of the seeds"
@@ -77,8 +70,8 @@ def _of_text(record: dict[str, Any], place: Path, text: str) -> Iterator[str]:
             yield "it gives other shards"
 
 
-def _of_run(record: dict[str, Any], place: Path, run: Path, eval_data: str) -> Iterator[str]:
-    config = load_config(run / "config.yaml", {})
+def _of_run(record: dict[str, Any], place: Path, run: Path, eval_data: str, data: str) -> Iterator[str]:
+    config = load_config(run / "config.yaml", {"data.folder": data} if data else {})
     seed, track = str(config.train.seed), TRACKS[record["track"]]
     if seed not in record["seeds"]:
         raise UserError(f"{run} has seed {seed}, and the record {', '.join(record['seeds'])}")
@@ -87,14 +80,13 @@ def _of_run(record: dict[str, Any], place: Path, run: Path, eval_data: str) -> I
         raise UserError(f"{run} has no weights to compare: {model} is not there")
     if not follows(config, place / RECIPE):
         yield f"its settings are not {RECIPE}'s"
-    same_step = policy["step"] == recorded["step"]
-    if same_step and policy["progress"]["ledger"] != recorded["ledger"]:
-        yield "the ledger ends otherwise: it has read other batches"
+    if digest_of(read_manifest(config.data_folder)) != record["data"]:
+        yield "its data are other shards"
+    if policy["step"] == recorded["step"] and policy["progress"]["ledger"] != recorded["ledger"]:
+        yield "its ledger ends otherwise: it has read other batches"
     same = sha256_of(model / WEIGHTS) == recorded["weights"]
-    tolerance = ROUNDING if same else RERUN
-    print(
-        f"seed {seed}: {'the' if same else 'not the'} weights of the record; scores may differ by {tolerance}"
-    )
+    tolerance, whose = (ROUNDING, "the") if same else (RERUN, "not the")
+    print(f"seed {seed}: {whose} weights of the record; scores may differ by {tolerance} points")
     if not eval_data:
         return
     with tempfile.TemporaryDirectory() as folder:

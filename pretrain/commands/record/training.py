@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from pretrain.api import prepare
 from pretrain.commands.record.scores import evaluate, make_retrieval
@@ -28,7 +28,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import discard, make_folder, replace, replace_durably, sha256_of, to_json
 from pretrain.common.processes import failure_line, python_path, run_to_end, start_logged, wait_for_end
 from pretrain.common.shutdown import STOP_FILE
-from pretrain.config.data import Source, data_config
+from pretrain.config.data import data_config
 from pretrain.data.manifest import MANIFEST, read_manifest
 from pretrain.export.sums import WEIGHTS
 from pretrain.telemetry.formats import format_seconds
@@ -38,14 +38,21 @@ from pretrain.watch.heartbeat import read_all
 ABOUT, RECIPE = "start.json", "recipe.yaml"
 
 
-def begin(track: str, recipe: Path, data: Path, out: Path, text: str) -> dict[str, Any]:
+def begin(
+    track: str, recipe: Path, data: Path, out: Path, text: str, seeds: Sequence[int], score: bool
+) -> None:
     """Check the rules before anything is trained, prepare the data if it is not there, and note all of it.
 
+    The text of data that are there need not be where seeds are trained alone, but where they are scored.
+
     Raises:
-        UserError: a rule is broken, or `out` holds something else.
+        UserError: a rule is broken, or `out` was begun with something else.
     """
-    config = settings_of(recipe, 0, data, out)
-    machine = use_machine(TRACKS[track])
+    config, path = settings_of(recipe, 0, data, out), out / ABOUT
+    before = read_json(path)
+    trained = all((out / f"seed-{seed}.json").is_file() for seed in seeds)
+    # what is trained may be scored on another machine
+    machine = before["machine"] if before and trained else use_machine(TRACKS[track])
     if not (data / MANIFEST).is_file():
         if not text:
             raise UserError(f"{data} holds no prepared data: name the corpus by --text, to prepare it there")
@@ -55,48 +62,48 @@ def begin(track: str, recipe: Path, data: Path, out: Path, text: str) -> dict[st
     manifest = read_manifest(data)
     if broken := list(outside_help(config, manifest)):
         raise UserError(f"{recipe} breaks a rule of the board: {'; '.join(broken)}")
-    named = [Source(source=file) for file in text.split(",")] if text else None
+    named = {"sources": text.split(",")} if text else manifest["config"]
     code, commit = code_here()
     about = {
         "track": track,
         "recipe": sha256_of(recipe),
-        "code": code,
-        "commit": commit,
-        "machine": machine,
-        "text": corpus_of(named or data_config(manifest["config"]).sources, data),
+        "text": corpus_of(data_config(named).sources, data) if text or score else before.get("text", {}),
         "data": digest_of(manifest),
-        "preparation": manifest["run"]["seconds"],
+        "code": code,
+        "machine": machine,
     }
-    path = out / ABOUT
-    if path.is_file() and json.loads(path.read_text("utf-8")) != about:
-        before = json.loads(path.read_text("utf-8"))
-        differing = [key for key in about if before.get(key) != about[key]]
+    if differing := [key for key in about if before.get(key) and before[key] != about[key]]:
         raise UserError(f"{out} was begun with another {' and '.join(differing)}: choose another --out")
     make_folder(out)
     replace_durably(out / RECIPE, recipe.read_bytes())
-    replace_durably(path, to_json(about))
-    return about
+    about |= {"commit": commit, "preparation": manifest["run"]["seconds"]}
+    replace_durably(path, to_json(about | before | {"text": about["text"]}))
 
 
-def do_seeds(track: Track, seeds: Sequence[int], data: Path, eval_data: Path, out: Path) -> None:
-    """Train and score each seed that is not done yet."""
-    make_retrieval(eval_data, out / "retrieval")
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what a file of a record holds; nothing where it is not there."""
+    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+
+
+def do_seeds(track: Track, seeds: Sequence[int], data: Path, eval_data: Path, out: Path, score: bool) -> None:
+    """Train each seed that is not trained, and score it if that is asked for."""
+    if score:
+        make_retrieval(eval_data, out / "retrieval")
     for number, seed in enumerate(seeds, 1):
         run, kept = out / f"seed-{seed}", out / f"seed-{seed}.json"
-        found = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
+        what, model, found = f"[{number}/{len(seeds)}] seed {seed}", model_of(track, run), read_json(kept)
         if not found:
             discard(run)  # a run that was interrupted has no clock: it begins anew
-            print(f"[{number}/{len(seeds)}] seed {seed}: at most {format_seconds(track.seconds)}", flush=True)
-            found = {"seconds": round(_train(track, seed, data, eval_data, run), 1)}
-            found["weights"] = sha256_of(model_of(track, run) / WEIGHTS)
+            print(f"{what}: at most {format_seconds(track.seconds)}", flush=True)
+            seconds = _train(track, seed, data, eval_data, run)
+            found = {"seconds": round(seconds, 1), "weights": sha256_of(model / WEIGHTS)}
             replace_durably(kept, to_json(found))
-        if "scores" not in found:
+        if score and "scores" not in found:
             pooling = "" if track.table_bytes else settings_of(out / RECIPE, seed, data, run).model.pooling
-            report = run / "report"
-            found["scores"] = evaluate(model_of(track, run), pooling, report, eval_data, out / "retrieval")
+            found["scores"] = evaluate(model, pooling, run / "report", eval_data, out / "retrieval")
             replace_durably(kept, to_json(found))
-        scores = ", ".join(f"{leg} {score:.2f}" for leg, score in found["scores"].items())
-        print(f"[{number}/{len(seeds)}] seed {seed}: {found['seconds']:.0f} s; {scores}", flush=True)
+        scores = "".join(f", {leg} {score:.2f}" for leg, score in found.get("scores", {}).items())
+        print(f"{what}: {found['seconds']:.0f} s{scores}", flush=True)
 
 
 def model_of(track: Track, run: Path) -> Path:
@@ -112,25 +119,19 @@ def _train(track: Track, seed: int, data: Path, eval_data: Path, run: Path) -> f
     make_folder(run)
     words = {"config": str(run.parent / RECIPE), **words_of(seed, data, run), "evaluate.sts": str(eval_data)}
     command = [sys.executable, "-m", "pretrain.main", *(f"--{key}={value}" for key, value in words.items())]
-    columns = (
-        TextColumn("seed {task.fields[seed]}, step {task.fields[step]}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-    )
-    log, began, stopped = run / "log.txt", time.time(), False
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=track.seconds, seed=seed, step=0)
+    environment, log, began = os.environ | {"PYTHONPATH": python_path()}, run / "log.txt", time.time()
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task, stopped = bar.add_task("", total=track.seconds), False
 
         def look() -> None:
             nonlocal stopped
             passed = time.time() - began
             step = max((beat.step for beat in read_all(run / FOLDER).values()), default=0)
-            bar.update(task, completed=passed, step=step)
+            bar.update(task, completed=passed, description=f"seed {seed}, step {step}")
             if passed > track.seconds and not stopped:
-                replace(run / STOP_FILE, b"")
                 stopped = True
+                replace(run / STOP_FILE, b"")
 
-        environment = os.environ | {"PYTHONPATH": python_path()}
         code = wait_for_end(start_logged(command, log, environment), look)
     if code or not (run / "best" / WEIGHTS).is_file():
         raise UserError(f"seed {seed} gave no best/ ({failure_line(log)}); the whole log: {log}")

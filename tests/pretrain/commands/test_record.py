@@ -30,6 +30,7 @@ MANIFEST = {
     "config": load_config("contrastive_micro", {}).data.prepare.model_dump(mode="json"),
     "run": {"seconds": 9.0},
 }
+MACHINE = {"device": "Abacus", "cores": 2, "torch": "2"}
 
 
 @pytest.mark.parametrize(
@@ -171,8 +172,7 @@ def board(tmp_path_factory) -> Iterator[Callable]:
         patch.setitem(TRACKS, "tiny", Track(900))
         patch.setitem(CORPUS, sha256_of(corpus), "enwiki.txt.gz")
         patch.setattr(scores, "HELD_OUT", ("text/heldout.txt", sha256_of(text)))
-        machine = {"device": "Abacus", "cores": 2, "torch": "2"}
-        patch.setattr(training, "use_machine", lambda track: machine)
+        patch.setattr(training, "use_machine", lambda track: MACHINE)
         for module in ("training", "board", "checking"):
             patch.setattr(f"pretrain.commands.record.{module}.code_here", lambda: ("c0de", "c0ffee"))
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -231,7 +231,12 @@ def test_three_seeds_are_entered_and_checked(board, tmp_path, capsys):
     (folder / "recipe.yaml").write_text("train: {lr: 1.0}\n" + (folder / "recipe.yaml").read_text()[:0])
     assert call(check, folder, run=run, text=board.corpus) == 1
     said = capsys.readouterr().out
-    for fault in ("recipe.yaml has another sha256", "it gives other shards", "it has read other batches"):
+    for fault in (
+        "recipe.yaml has another sha256",
+        "it gives other shards",
+        "its data are other shards",
+        "it has read other batches",
+    ):
         assert fault in said
     assert "its settings are not recipe.yaml's" in said
 
@@ -288,17 +293,25 @@ def test_a_folder_without_a_clock_is_refused(tmp_path):
 
 
 @pytest.mark.full
-def test_start_does_what_is_left(board, tmp_path, capsys):
+def test_start_does_what_is_left(board, tmp_path, capsys, monkeypatch):
     out = board(tmp_path / "out")
     before = json.loads((out / "seed-2.json").read_text())
+    text = json.loads((out / "start.json").read_text())["text"]
+    edit(out / "start.json", lambda one: one.update(text={}))
     edit(out / "seed-2.json", lambda one: one.pop("scores"))
     (out / "seed-2" / "report" / "nanobeir-mean.json").unlink()
+    monkeypatch.setattr(training, "use_machine", lambda track: {"device": "Other"})
+    with pytest.raises(UserError, match="was begun with another machine: choose another --out"):
+        board.start(out, seeds="2,4")
+    board.start(out, seeds=2)  # trained there, scored here, where the text is
+    assert text and json.loads((out / "start.json").read_text())["text"] == text
+    assert json.loads((out / "seed-2.json").read_text()) == before
+    monkeypatch.setattr(training, "use_machine", lambda track: MACHINE)
     (out / "seed-3.json").unlink()
     metrics = [(out / f"seed-{seed}" / "metrics.jsonl").read_bytes() for seed in (1, 2, 3)]
     board.start(out)
     again = [(out / f"seed-{seed}" / "metrics.jsonl").read_bytes() for seed in (1, 2, 3)]
     assert again[:2] == metrics[:2] and again[2] != metrics[2]  # no clock: trained anew
-    assert json.loads((out / "seed-2.json").read_text()) == before
     assert "next: clearly record submit" in capsys.readouterr().out
     recipe = tmp_path / "other.yaml"
     recipe.write_text(board.flags["recipe"].read_text() + "name: other\n")
@@ -311,8 +324,11 @@ def test_a_run_that_is_not_done_in_time_is_stopped_and_its_best_counts(board, tm
     recipe = tmp_path / "long.yaml"
     recipe.write_text(board.flags["recipe"].read_text().replace("steps: 10", "steps: 100000"))
     monkeypatch.setitem(TRACKS, "tiny", Track(40))
-    monkeypatch.setattr(training, "evaluate", lambda *given: dict.fromkeys((*LEGS, DEV), 1.0))
-    board.start(tmp_path / "out", recipe=recipe, seeds=1)
+    monkeypatch.setattr(
+        training, "corpus_of", lambda sources, data: pytest.fail("the text need not be there")
+    )
+    board.start(tmp_path / "out", recipe=recipe, seeds=1, score="false")
+    assert json.loads((tmp_path / "out" / "start.json").read_text())["text"] == {}
     run = tmp_path / "out" / "seed-1"
     assert "found the stop file" in (run / "log.txt").read_text() and (run / "best" / "clear.json").is_file()
     assert json.loads((tmp_path / "out" / "seed-1.json").read_text())["seconds"] <= 40
