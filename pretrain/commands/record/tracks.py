@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from augment.spec.resources import resources
-from pretrain.common.cores import usable_cores
+from pretrain.common.cores import physical_cores, usable_cores
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig, Source
 from pretrain.config.recipe import load_config
@@ -70,7 +70,7 @@ def use_machine(track: Track) -> dict[str, Any]:
     """
     if not track.gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+        os.sched_setaffinity(0, physical_cores()[:CORES])
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     import torch  # reads the variable

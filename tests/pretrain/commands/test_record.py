@@ -99,7 +99,7 @@ def test_a_mean_has_students_interval():
 def test_a_track_without_a_gpu_has_two_cores(monkeypatch):
     given = []
     monkeypatch.setattr(tracks.os, "sched_setaffinity", lambda process, cores: given.append(cores))
-    monkeypatch.setattr(tracks.os, "sched_getaffinity", lambda process: {5, 3, 9})
+    monkeypatch.setattr(tracks, "physical_cores", lambda: [3, 5, 9])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
     tracks.use_machine(Track(60))
     assert given == [[3, 5]] and tracks.os.environ["CUDA_VISIBLE_DEVICES"] == ""
