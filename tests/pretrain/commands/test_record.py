@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -321,17 +323,26 @@ def test_start_does_what_is_left(board, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.full
 def test_a_run_that_is_not_done_in_time_is_stopped_and_its_best_counts(board, tmp_path, monkeypatch):
-    recipe = tmp_path / "long.yaml"
+    """The clock jumps over the limit when there is a best/."""
+    recipe, run = tmp_path / "long.yaml", tmp_path / "out" / "seed-1"
     recipe.write_text(board.flags["recipe"].read_text().replace("steps: 10", "steps: 100000"))
-    monkeypatch.setitem(TRACKS, "tiny", Track(40))
+    clock = SimpleNamespace(time=lambda: time.time() + 901 * (run / "best" / "clear.json").is_file())
+    monkeypatch.setattr(training, "time", clock)
     monkeypatch.setattr(
         training, "corpus_of", lambda sources, data: pytest.fail("the text need not be there")
     )
     board.start(tmp_path / "out", recipe=recipe, seeds=1, score="false")
     assert json.loads((tmp_path / "out" / "start.json").read_text())["text"] == {}
-    run = tmp_path / "out" / "seed-1"
-    assert "found the stop file" in (run / "log.txt").read_text() and (run / "best" / "clear.json").is_file()
-    assert json.loads((tmp_path / "out" / "seed-1.json").read_text())["seconds"] <= 40
+    assert "found the stop file" in (run / "log.txt").read_text()
+    assert 0 < json.loads((tmp_path / "out" / "seed-1.json").read_text())["seconds"] < 900
+
+
+@pytest.mark.full
+def test_a_run_that_has_its_best_too_late_is_refused(board, tmp_path, monkeypatch):
+    monkeypatch.setitem(TRACKS, "tiny", Track(0.1))
+    with pytest.raises(UserError, match=r"the encoder of seed 1 was there after .* lower train.steps"):
+        board.start(tmp_path / "out", seeds=1, score="false")
+    assert not (tmp_path / "out" / "seed-1.json").exists()
 
 
 @pytest.mark.full
