@@ -94,18 +94,17 @@ def _broken_rules(folder: Path, about: dict[str, Any], runs: list[Path]) -> Iter
     if not about["commit"] and (about["code"] != code or not commit):
         yield "no commit holds the code that trained it: commit that, and submit from it"
     for run in runs:
-        found = read_json(run.with_suffix(".json"))
-        if not is_run(str(run)) or "scores" not in found:
+        found, model = read_json(run.with_suffix(".json")), model_of(track, run)
+        if not is_run(str(run)) or "scores" not in found or not (model / WEIGHTS).is_file():
             yield f"{run.name} was not trained and scored by `clearly record start`, so nothing timed it"
             continue
-        model, policy = model_of(track, run), read_policy(run / "best") or {}
-        rows = list(read_metrics(run / "metrics.jsonl"))
+        policy, rows = read_policy(run / "best") or {}, list(read_metrics(run / "metrics.jsonl"))
         last = max(
             (row["wall_time"] for row in rows if "evaluation" in row and row["step"] == policy.get("step")),
             default=math.inf,
         )
-        size = (model / WEIGHTS).stat().st_size
-        if (seconds := max(found["seconds"], last - rows[0]["wall_time"])) > track.seconds:
+        first, size = min((row["wall_time"] for row in rows), default=0.0), (model / WEIGHTS).stat().st_size
+        if (seconds := max(found["seconds"], last - first)) > track.seconds:
             yield f"{run.name} took {seconds:.0f} s of {track.seconds:.0f}"
         if sha256_of(model / WEIGHTS) != found["weights"] or read_scores(run / "report") != found["scores"]:
             yield f"{run.name} has other weights or scores than `clearly record start` has read"

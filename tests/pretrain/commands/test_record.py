@@ -247,6 +247,8 @@ EDITS: dict[str, tuple[Callable[[Path], object], str]] = {
     "seeds": (lambda out: shutil.rmtree(out / "seed-3"), "it has 2 seeds, and a record 3 or more"),
     "recipe": (lambda out: (out / "recipe.yaml").write_text("{}"), "recipe.yaml is not the one"),
     "clock": (lambda out: (out / "seed-1.json").unlink(), "seed-1 was not trained and scored by"),
+    "encoder": (lambda out: shutil.rmtree(out / "seed-1" / "best"), "seed-1 was not trained and scored by"),
+    "rows": (lambda out: (out / "seed-1" / "metrics.jsonl").unlink(), "seed-1 took inf s of 900"),
     "time": (
         lambda out: edit(out / "seed-1.json", lambda one: one.update(seconds=901.0)),
         "seed-1 took 901 s of 900",
