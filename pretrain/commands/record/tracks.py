@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -147,6 +148,8 @@ def code_here() -> tuple[str, str]:
     ):
         if path.suffix in (".py", ".cpp", ".h", ".tsv"):
             digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        return digest.hexdigest(), ""
     changed, commit = (
         subprocess.run(["git", "--no-optional-locks", "-C", ROOT, *words], capture_output=True, text=True)
         for words in (

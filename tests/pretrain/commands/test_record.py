@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,24 @@ def test_a_track_without_a_gpu_has_two_cores(monkeypatch):
     assert given == [[3, 5]] and tracks.os.environ["CUDA_VISIBLE_DEVICES"] == ""
     with pytest.raises(UserError, match="this track needs a GPU"):
         tracks.use_machine(Track(60, gpu=True))
+
+
+def test_code_is_of_a_commit_only_where_nothing_is_changed(tmp_path, monkeypatch):
+    for folder in ("augment", "finetune", "pretrain"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_text(folder)
+    monkeypatch.setattr(tracks, "ROOT", tmp_path)
+    digest, commit = tracks.code_here()
+    assert commit == ""  # no repository
+    words = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.org"]
+    for more in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"]):
+        subprocess.run([*words, *more], check=True)
+    (tmp_path / "README.md").write_text("not of the code")
+    same, commit = tracks.code_here()
+    assert same == digest and len(commit) == 40
+    (tmp_path / "augment" / "a.py").write_text("changed")
+    other, commit = tracks.code_here()
+    assert other != digest and commit == ""
 
 
 def test_the_table_stands_between_its_marks(tmp_path):
