@@ -84,8 +84,8 @@ def test_links_between_pages_lead_somewhere(page):
 
 
 def test_a_broken_link_is_found():
-    assert leads_somewhere("docs/log.md", "results.md#which-pooling")
-    assert not leads_somewhere("docs/log.md", "results.md#which-poolings")
+    assert leads_somewhere("docs/log.md", "small_encoder.md#which-pooling")
+    assert not leads_somewhere("docs/log.md", "small_encoder.md#which-poolings")
     assert not leads_somewhere("docs/log.md", "docs/results.md")
 
 

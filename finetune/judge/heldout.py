@@ -150,6 +150,27 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
     return made
 
 
+def make_sets(text: Path, folder: Path, kinds: Sequence[str], seed: int = 0) -> None:
+    """Write a set of each kind of pairs in a text that nothing is trained on, unless `folder` is there.
+
+    Raises:
+        UserError: a kind has fewer than `FEWEST` queries.
+    """
+    if folder.is_dir():
+        return
+    sources = [Source(source=str(text))]
+    documents, _ = _hold_out(plan_tasks(sources, structure=True), sources, 0, seed)
+    hidden = folder.with_name(f".{folder.name}.tmp")
+    remove_tree(hidden)
+    for kind in kinds:
+        pairs = [(number, pair) for number, one in enumerate(documents) for pair in one.get(kind, ())]
+        passages, relevant, of_documents = _choose(pairs, seed)
+        if len(relevant) < FEWEST:
+            raise UserError(f"{text} gives {len(relevant)} queries of kind {kind}; a set needs {FEWEST}")
+        _write_set(hidden / FOLDER / kind, passages, relevant, of_documents)
+    put_in_place(hidden, folder)
+
+
 def contents_of(sources: Sequence[Source], outside: Path) -> dict[str, str]:
     """Return file -> sha256 of the files on this machine that the sources name, but of those in `outside`."""
     found = {}

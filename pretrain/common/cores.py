@@ -7,16 +7,21 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
+def physical_cores() -> list[int]:
+    """Return a logical processor of each physical core of this process's affinity."""
+    logical = sorted(os.sched_getaffinity(0))
+    try:
+        return list({Path(_SIBLINGS.format(number)).read_text(): number for number in logical}.values())
+    except OSError:  # no such description: a virtual machine, another system
+        return logical
+
+
 def usable_cores() -> int:
     """Return the number of physical cores of this process's affinity, or fewer if a quota allows fewer.
 
     Two hardware threads of a core share its arithmetic units, so they count once.
     """
-    logical = os.sched_getaffinity(0)
-    try:
-        cores = len({Path(_SIBLINGS.format(number)).read_text() for number in logical})
-    except OSError:  # no such description: a virtual machine, another system
-        cores = len(logical)
+    cores = len(physical_cores())
     return max(1, min(cores, _quota() or cores))
 
 

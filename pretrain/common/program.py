@@ -26,6 +26,7 @@ COMMANDS = {
     "convert": ("pretrain.commands.convert", "pickled weights of a model to safetensors"),
     "show": ("pretrain.commands.show", "one page on a run: curves, a batch, search before and after"),
     "verify": ("pretrain.commands.verify", "whether a run has read its data, and its weights come from it"),
+    "record": ("pretrain.commands.record", "the board: encoders from raw text within a time, re-executable"),
     "doctor": ("pretrain.commands.doctor", "what this machine has, what will fail on it, and what to do"),
     "report": ("finetune.report", "one page about runs and models, side by side"),
     "benchmarks": ("finetune.data", "which data sets of the evaluations are there; gets one from the hub"),
