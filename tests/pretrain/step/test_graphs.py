@@ -314,7 +314,8 @@ def test_on_a_gpu_any_split_has_the_gradient_of_the_whole_and_a_resume_its_bits(
 def test_on_a_gpu_updates_of_deepspeeds_engine_have_the_same_bits(tmp_path):
     out = tmp_path / "report"
     words = [sys.executable, *WORKER, str(out), "0,1", "clear_mean", "bf16", "cuda"]
-    variables = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    root, before = Path(__file__).parents[3], os.environ.get("PYTHONPATH", "")
+    variables = os.environ | {"PYTHONPATH": f"{root}:{before}"}
     ended = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr[-2000:]
     for stage in (0, 1):
