@@ -29,7 +29,8 @@ from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 POOLINGS = ("cls", "mean")
-"""The poolings evaluated where none is named and the model does not bring its own."""
+"""The poolings evaluated, beside that which a run was trained with, where none is named and the model does
+not bring its own."""
 
 
 def headline_table(results: Mapping[str, StsResults]) -> str:
@@ -90,7 +91,7 @@ def main(
         tasks: task names by commas; without it, all that the data folder holds but SICK-R-MTEB, MTEB's
             SICK-R of all 9,927 pairs: SICK-R has the 4,927 of SentEval and the papers.
         pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it,
-            cls and mean. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
+            cls, mean and that of the run. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
             sentence-transformers models bring their own.
         dimensions: numbers by commas: also score vectors cut to their first N coordinates, as
             a model trained with objective.matryoshka is used; without it, whole vectors.
@@ -106,6 +107,7 @@ def main(
     opened = open_model(model, first, quiet=len(poolings) != 1, precision=precision)
     folder = folder_for(opened, out)
     encode_poolings = opened.encode_poolings
+    poolings = poolings or list(dict.fromkeys(filter(None, (*POOLINGS, opened.trained_pooling))))
     if opened.head is not None and encode_poolings is not None and len(poolings) != 1:
         trained = f"{opened.trained_pooling} pooling goes through it, others without it"
         print(f"note: {opened.name} keeps a head: {trained}", file=sys.stderr)
@@ -116,7 +118,7 @@ def main(
         if encode_poolings is None:
             by_pooling: Mapping[str, np.ndarray] = {opened.pooling: opened.encode(sentences)}
         else:
-            by_pooling = encode_poolings(sentences, poolings or POOLINGS)
+            by_pooling = encode_poolings(sentences, poolings)
         by_name = {}
         for name, vectors in by_pooling.items():
             width = vectors.shape[1]

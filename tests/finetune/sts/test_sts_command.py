@@ -72,6 +72,11 @@ def test_the_command_evaluates_several_poolings_of_a_run_or_folder_at_once(
     assert "does not say how" not in said
 
 
+def test_a_runs_own_pooling_is_evaluated_beside_cls_and_mean(folders, layout, tmp_path):
+    run = save_run(folders["bert"], tmp_path / "run", "embedding-last")
+    assert list(command(run, layout, tmp_path)) == ["cls", "embedding-last", "mean"]
+
+
 def test_the_command_takes_models_that_bring_their_vectors(folders, layout, tmp_path, capsys):
     function = write_function(tmp_path / "encoder_for_sts.py", "[len(t), t.count('a'), 1.0]")
     for model, name in ((folders["st"], "own modules"), (function, "function")):
