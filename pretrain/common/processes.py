@@ -20,7 +20,7 @@ from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES
 
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", LOCAL_RANKS)
 _PR_SET_PDEATHSIG = 1
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 1.0
 _ABOVE = "the reason is above."
 _C = ctypes.CDLL(None)  # looked up before a fork, for which other threads may hold the loader's locks
 
@@ -55,7 +55,7 @@ def run_module(module: str, arguments: Sequence[str], what: str) -> None:
     what: names the work in the error.
     Raises: UserError if the command fails; it has printed why.
     """
-    done = subprocess.run([sys.executable, "-m", module, *arguments], env=_no_rank() | words_allow_nothing())
+    done = subprocess.run([sys.executable, "-m", module, *arguments], env=no_rank() | words_allow_nothing())
     if done.returncode:
         raise UserError(f"{what} failed (exit {done.returncode}); {_ABOVE}")
 
@@ -98,7 +98,7 @@ def run_and_stream(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     interrupted, parent = False, os.getpid()
     with subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
-        env=_no_rank() | {"PYTHONUNBUFFERED": "1"},
+        env=no_rank() | {"PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -182,7 +182,7 @@ def failure_line(log: Path) -> str:
     return (errors or lines or ["it printed nothing"])[-1]
 
 
-def _no_rank() -> dict[str, str]:
+def no_rank() -> dict[str, str]:
     """Return an environment for a process that is no rank and imports the same code."""
     own = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
     return own | {"PYTHONPATH": python_path()}

@@ -81,6 +81,7 @@ def make_once(
         held.enter_context(folder_lock(out))
         if (manifest := find()) is not None:  # made by another process before the lock was ours
             return manifest
+        resumed = work.is_dir()
         make_folder(work)
         try:
             jobs = plan(work)
@@ -94,6 +95,7 @@ def make_once(
         manifest["run"] = {
             "seconds": round(time.time() - began, 1),
             "workers": workers,
+            "resumed": resumed,  # the seconds are of the last part alone
             "peak_task_bytes": largest,
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }

@@ -16,6 +16,8 @@ from pretrain.benchmarks.files import known_name
 from pretrain.commands.record.tracks import TRACKS
 from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.common.files import make_folder
+from pretrain.common.folder_lock import folder_lock
 from pretrain.common.run_folder import require_run
 
 
@@ -51,8 +53,10 @@ def start(
         raise UserError(f"--recipe {recipe}: there is no such file")
     if len(set(seeds)) < len(seeds) or not seeds:
         raise UserError("--seeds: give different numbers, as 1,2,3")
-    begin(track, recipe, data, out, text, seeds, score)
-    do_seeds(TRACKS[track], seeds, data, eval_data, out, score)
+    make_folder(out)
+    with folder_lock(out):
+        begin(track, recipe, data, out, text, seeds, score)
+        do_seeds(TRACKS[track], seeds, data, eval_data, out, score)
     print(f"next: clearly record submit {out}" if score else "next: the same command without --score")
     return 0
 

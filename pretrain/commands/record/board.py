@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from pretrain.commands.record.scores import DEV, LEGS, read_scores, summary_of, verdicts
 from pretrain.commands.record.tracks import TRACKS, code_here, settings_of
-from pretrain.commands.record.training import ABOUT, RECIPE, model_of, read_json
+from pretrain.commands.record.training import ABOUT, RECIPE, SCORES, model_of, read_json
 from pretrain.commands.sweep.runs import identity
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of, to_json
@@ -37,21 +38,20 @@ def enter(folder: Path, board: Path) -> Path:
             f"{folder} holds nothing that `clearly record start` has made, so no clock was running"
         )
     about = read_json(folder / ABOUT)
-    seeds = sorted(int(path.name[5:]) for path in folder.glob("seed-*") if path.is_dir())
-    runs = [folder / f"seed-{seed}" for seed in seeds]
+    found = [path for path in folder.glob("seed-*/") if re.fullmatch(r"seed-\d+", path.name)]
+    runs = sorted(found, key=lambda run: int(run.name[5:]))
     if broken := list(_broken_rules(folder, about, runs)):
         raise UserError(f"{folder} is no record: {'; '.join(broken)}")
     record, entered = _record_of(about, runs), records(board)
     track = record["track"]
-    before = [one for one in entered if one["track"] == track]
-    if before:
-        standing = max(before, key=lambda one: one["number"])
-        found = verdicts(by_leg(record), by_leg(standing))
-        if "worse" in found.values() or "better" not in found.values():
-            said = ", ".join(f"{leg} {found[leg]}" for leg in LEGS)
-            raise UserError(f"{folder} does not beat {track}-{standing['number']}: {said}")
-        record["against"] = {"number": standing["number"], **found}
-    record["number"] = len(before) + 1
+    before = {one["number"]: one for one in entered if one["track"] == track}
+    if standing := max(before, default=0):
+        against = verdicts(by_leg(record), by_leg(before[standing]))
+        if "worse" in against.values() or "better" not in against.values():
+            said = ", ".join(f"{leg} {against[leg]}" for leg in LEGS)
+            raise UserError(f"{folder} does not beat {track}-{standing}: {said}")
+        record["against"] = {"number": standing, **against}
+    record["number"] = standing + 1
     name, texts = f"{track}-{record['number']}", ",".join(f"DIR/text/{file}" for file in record["text"])
     record["command"] = (
         f"clearly record start {track} --recipe docs/records/{name}/{RECIPE} --text {texts} "
@@ -95,6 +95,7 @@ def _broken_rules(folder: Path, about: dict[str, Any], runs: list[Path]) -> Iter
         yield "no commit holds the code that trained it: commit that, and submit from it"
     for run in runs:
         found, model = read_json(run.with_suffix(".json")), model_of(track, run)
+        scores = folder / SCORES / run.name
         if not is_run(str(run)) or "scores" not in found or not (model / WEIGHTS).is_file():
             yield f"{run.name} was not trained and scored by `clearly record start`, so nothing timed it"
             continue
@@ -106,7 +107,7 @@ def _broken_rules(folder: Path, about: dict[str, Any], runs: list[Path]) -> Iter
         first, size = min((row["wall_time"] for row in rows), default=0.0), (model / WEIGHTS).stat().st_size
         if (seconds := max(found["seconds"], last - first)) > track.seconds:
             yield f"{run.name} took {seconds:.0f} s of {track.seconds:.0f}"
-        if sha256_of(model / WEIGHTS) != found["weights"] or read_scores(run / "report") != found["scores"]:
+        if sha256_of(model / WEIGHTS) != found["weights"] or read_scores(scores, model) != found["scores"]:
             yield f"{run.name} has other weights or scores than `clearly record start` has read"
         if not follows(load_config(run / "config.yaml", {}), folder / RECIPE):
             yield f"{run.name} was trained by other settings than {RECIPE}'s"

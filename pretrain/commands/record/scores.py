@@ -5,12 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.results import read
+from finetune.encoders.source import OWN_MODULES
+from finetune.results import read, read_if_there
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.record.tracks import HELD_OUT
 from pretrain.common.errors import UserError
-from pretrain.common.files import sha256_of
+from pretrain.common.files import remove_file, sha256_of
 from pretrain.common.processes import run_to_end
+from pretrain.export.folder import read_policy
+from pretrain.export.sums import weights_identity
 from pretrain.telemetry.intervals import interval, paired_error
 
 LEGS = ("seven STS", "transfer", "retrieval")
@@ -18,6 +21,8 @@ LEGS = ("seven STS", "transfer", "retrieval")
 DEV = "STS-B dev"
 KINDS = ("title", "neighbour")
 """Of pairs in held-out text: a heading and what it heads, a sentence and the next one."""
+NEEDED = {"sts": ("average of 7 STS", "STS-B-dev"), "senteval": ("average of 7 transfer",), "nanobeir": KINDS}
+"""Evaluation -> the figures of it that a record needs."""
 P_BETTER, P_WORSE = 0.01, 0.05
 """One-sided, by Welch's t over seeds: to beat the standing record on a leg, and to lose one."""
 
@@ -32,34 +37,39 @@ def make_retrieval(eval_data: Path, folder: Path) -> None:
     make_sets(text, folder, KINDS)
 
 
-def evaluate(model: Path, pooling: str, report: Path, eval_data: Path, retrieval: Path) -> dict[str, float]:
-    """Evaluate an export, leaving out what its report has, and return its scores.
-
-    Args:
-        pooling: of the vectors; "": the model brings its own.
-    """
+def evaluate(model: Path, report: Path, eval_data: Path, retrieval: Path) -> dict[str, float]:
+    """Evaluate an export, leaving out what its report has of the same weights, and return its scores."""
     words = {
         "sts": [f"--eval-data={eval_data}", f"--tasks={','.join(SEVEN_TASKS)},STS-B-dev"],
         "senteval": [f"--eval-data={eval_data}", "--tasks=transfer"],
         "nanobeir": [f"--eval-data={retrieval}"],
     }
     for name, flags in words.items():
-        if not list(report.glob(f"{name}-*.json")):
-            flags += [f"--out={report}", *([f"--pooling={pooling}"] if pooling else [])]
+        path, pooling = _file_of(report, name, model)
+        kept, wanted = read_if_there(path), (weights_identity(model), pooling)
+        if not kept or (kept.source, kept.pooling) != wanted or not kept.tasks.keys() >= set(NEEDED[name]):
+            remove_file(path)  # beside a file of another model, the new one would get another name
+            flags += [f"--out={report}", *([f"--pooling={pooling}"] if pooling != OWN_MODULES else [])]
             run_to_end(f"finetune.{name}", [str(model), *flags], "The same command continues")
-    return read_scores(report)
+    return read_scores(report, model)
 
 
-def read_scores(report: Path) -> dict[str, float]:
-    """Return leg -> score x 100 of a report's files.
+def _file_of(report: Path, name: str, model: Path) -> tuple[Path, str]:
+    """Return the file of an evaluation of a model by the pooling of its training, and that pooling."""
+    pooling = (read_policy(model) or {}).get("pooling", OWN_MODULES)
+    return report / f"{name}-{pooling.replace(' ', '-')}.json", pooling
+
+
+def read_scores(report: Path, model: Path) -> dict[str, float]:
+    """Return leg -> score x 100 of a model, of a report's files.
 
     Raises:
         UserError: a file or a figure is not there.
     """
     try:
         sts, transfer, retrieval = (
-            {name: task.value for name, task in read(next(report.glob(f"{kind}-*.json"))).tasks.items()}
-            for kind in ("sts", "senteval", "nanobeir")
+            {figure: read(_file_of(report, name, model)[0]).tasks[figure].value for figure in figures}
+            for name, figures in NEEDED.items()
         )
         return {
             LEGS[0]: sts["average of 7 STS"],
@@ -67,10 +77,9 @@ def read_scores(report: Path) -> dict[str, float]:
             LEGS[2]: float(np.mean([retrieval[kind] for kind in KINDS])),
             DEV: sts["STS-B-dev"],
         }
-    except (StopIteration, KeyError) as error:
-        lacking = f"the figure {error.args[0]}" if error.args else "a file of figures"
+    except KeyError as error:
         raise UserError(
-            f"{report} lacks {lacking}: `clearly benchmarks check` says which data are not there"
+            f"{report} lacks {error.args[0]}: `clearly benchmarks check` says which data are not there"
         ) from None
 
 

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,18 +88,26 @@ def outside_help(config: Config, manifest: Mapping[str, Any]) -> Iterator[str]:
     objective, augment = config.objective, config.augment
     specs = [augment.spec, augment.excerpt, augment.anchor, augment.positive, augment.negative]
     read = resources([spec for spec in [*specs, augment.augmented] if spec], augment.synonyms)
+    resume = config.checkpoint.resume
     named = {"model.init": config.model.init, **objective.frozen, **read}
+    named["checkpoint.resume"] = None if resume in ("never", "auto") else resume
     if "diffcse" in objective.parts:
         named["objective.diffcse.generator"] = objective.diffcse.generator or "a published model"
     yield from (f"{key} names {value}" for key, value in named.items() if value)
     if config.data.sets:
         yield "data.sets names other data"
+    if config.data.cache:
+        yield "data.cache reads views that were made before the clock ran"
+    if not config.checkpoint.every:
+        yield "checkpoint.every is 0: a check trains again between checkpoints"
     if any(":" in part for part in objective.parts):
         yield f"objective.name is {config.objective.name}, which no commit of the project holds"
     prepared = manifest.get("config")
     if not prepared or "run" not in manifest or manifest.get("cache") or manifest.get("annotation"):
         yield "the data are not what `clearly prepare` makes of text alone, but hold views or parses"
         return
+    if manifest["run"].get("resumed"):
+        yield "the preparation was interrupted, so its time is not known: prepare into another folder"
     if prepared["tokenizer"] is not None:
         yield f"the data has the tokenizer {prepared['tokenizer']}, which was trained on other text"
     old, new = (
@@ -113,14 +121,18 @@ def outside_help(config: Config, manifest: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def corpus_of(sources: list[Source], data: Path) -> dict[str, str]:
+def corpus_of(sources: list[Source], data: Path, before: Sequence[Source] = ()) -> dict[str, str]:
     """Return the names of the texts in `sources`, in order, and their sha256.
 
-    Raises:
-        UserError: one is not there, or is none of the board's.
+    before: what the data was prepared from, if `sources` are the same files in another folder.
+    Raises: UserError for a text that is not there, is none of the board's, or has settings of its own; and
+        where `before` has other names, or other bytes as far as it is still there.
     """
     from finetune.judge.heldout import contents_of
 
+    for one in (*sources, *before):
+        if one != Source(source=one.source):
+            raise UserError(f"{one.source}: a text of the board has no weight, layout or keys of its own")
     found = contents_of(sources, data)
     if len(found) < len(sources):
         names = ", ".join(source.source for source in sources)
@@ -130,6 +142,10 @@ def corpus_of(sources: list[Source], data: Path) -> dict[str, str]:
             f"{others[0]} is none of the board's texts, {' and '.join(CORPUS.values())} as their sha256 has "
             "them: prepare those alone"
         )
+    now, then = ([Path(one.source).name for one in group] for group in (sources, before or sources))
+    if now != then or not set(contents_of(before, data).values()) <= set(found.values()):
+        names = ", ".join(map(str, before))
+        raise UserError(f"{data} was prepared from {names}: name those files by --text, in this order")
     return {CORPUS[digest]: digest for digest in found.values()}
 
 
@@ -146,7 +162,7 @@ def code_here() -> tuple[str, str]:
     for path in sorted(
         path for folder in ("augment", "finetune", "pretrain") for path in (ROOT / folder).rglob("*.*")
     ):
-        if path.suffix in (".py", ".cpp", ".h", ".tsv"):
+        if path.suffix in (".py", ".cpp", ".h", ".tsv", ".txt"):
             digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     if not (ROOT / ".git").exists() or not shutil.which("git"):
         return digest.hexdigest(), ""

@@ -1,7 +1,8 @@
 """Train the seeds of a record against the clock, and score them; what is done is kept."""
 
+import contextlib
+import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from rich.progress import Progress
 from pretrain.api import prepare
 from pretrain.commands.record.scores import evaluate, make_retrieval
 from pretrain.commands.record.tracks import (
+    CORES,
     TRACKS,
     Track,
     code_here,
@@ -25,17 +27,19 @@ from pretrain.commands.record.tracks import (
     words_of,
 )
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, make_folder, replace, replace_durably, sha256_of, to_json
-from pretrain.common.processes import failure_line, python_path, run_to_end, start_logged, wait_for_end
+from pretrain.common.files import copy_tree, discard, make_folder, replace_durably, sha256_of, to_json
+from pretrain.common.processes import failure_line, no_rank, run_to_end, start_logged, wait_for_end
 from pretrain.common.shutdown import STOP_FILE
 from pretrain.config.data import data_config
+from pretrain.config.recipe import as_yaml
+from pretrain.config.validation import read_yaml
 from pretrain.data.manifest import MANIFEST, read_manifest
-from pretrain.export.sums import WEIGHTS
+from pretrain.export.sums import WEIGHTS, changed_files
 from pretrain.telemetry.formats import format_seconds
 from pretrain.watch.ending import FOLDER
 from pretrain.watch.heartbeat import read_all
 
-ABOUT, RECIPE = "start.json", "recipe.yaml"
+ABOUT, RECIPE, SCORES = "start.json", "recipe.yaml", "scores"
 
 
 def begin(
@@ -49,34 +53,43 @@ def begin(
         UserError: a rule is broken, or `out` was begun with something else.
     """
     config, path = settings_of(recipe, 0, data, out), out / ABOUT
-    before = read_json(path)
+    before, gpu, content = read_json(path), TRACKS[track].gpu, recipe.read_bytes()
+    if not before and any(out.glob("seed-*")):
+        raise UserError(f"{out} holds runs that `clearly record start` has not made: choose another --out")
+    if b"extends" in content:  # a record has one file
+        content = as_yaml(read_yaml(recipe)).encode()
     trained = all((out / f"seed-{seed}.json").is_file() for seed in seeds)
     # what is trained may be scored on another machine
     machine = before["machine"] if before and trained else use_machine(TRACKS[track])
     if not (data / MANIFEST).is_file():
         if not text:
             raise UserError(f"{data} holds no prepared data: name the corpus by --text, to prepare it there")
+        if (data / ".work").exists():
+            raise UserError(f"{data} holds a preparation without its end, whose clock is lost: remove it")
         settings = config.data.prepare.model_dump(exclude_unset=True) | {"sources": text.split(",")}
         corpus_of(data_config(settings).sources, data)
-        prepare(out=data, **settings)
+        prepare(out=data, workers=None if gpu else CORES, **settings)
     manifest = read_manifest(data)
     if broken := list(outside_help(config, manifest)):
         raise UserError(f"{recipe} breaks a rule of the board: {'; '.join(broken)}")
-    named = {"sources": text.split(",")} if text else manifest["config"]
+    made = manifest["run"]
+    if not gpu and made["workers"] > CORES:
+        raise UserError(f"{data} was prepared by {made['workers']} workers, and {track} has {CORES} cores")
+    own = data_config({"sources": manifest["config"]["sources"]}).sources
+    named = data_config({"sources": text.split(",")}).sources if text else own
     code, commit = code_here()
     about = {
         "track": track,
-        "recipe": sha256_of(recipe),
-        "text": corpus_of(data_config(named).sources, data) if text or score else before.get("text", {}),
+        "recipe": hashlib.sha256(content).hexdigest(),
+        "text": corpus_of(named, data, own if text else ()) if text or score else before.get("text", {}),
         "data": digest_of(manifest),
         "code": code,
         "machine": machine,
     }
     if differing := [key for key in about if before.get(key) and before[key] != about[key]]:
         raise UserError(f"{out} was begun with another {' and '.join(differing)}: choose another --out")
-    make_folder(out)
-    replace_durably(out / RECIPE, recipe.read_bytes())
-    about |= {"commit": commit, "preparation": manifest["run"]["seconds"]}
+    replace_durably(out / RECIPE, content)
+    about |= {"commit": commit, "preparation": made["seconds"], "workers": made["workers"]}
     replace_durably(path, to_json(about | before | {"text": about["text"]}))
 
 
@@ -99,8 +112,7 @@ def do_seeds(track: Track, seeds: Sequence[int], data: Path, eval_data: Path, ou
             found = {"seconds": round(seconds, 1), "weights": sha256_of(model / WEIGHTS)}
             replace_durably(kept, to_json(found))
         if score and "scores" not in found:
-            pooling = "" if track.table_bytes else settings_of(out / RECIPE, seed, data, run).model.pooling
-            found["scores"] = evaluate(model, pooling, run / "report", eval_data, out / "retrieval")
+            found["scores"] = evaluate(model, out / SCORES / run.name, eval_data, out / "retrieval")
             replace_durably(kept, to_json(found))
         scores = "".join(f", {leg} {score:.2f}" for leg, score in found.get("scores", {}).items())
         print(f"{what}: {found['seconds']:.0f} s{scores}", flush=True)
@@ -119,29 +131,42 @@ def _train(track: Track, seed: int, data: Path, eval_data: Path, run: Path) -> f
     make_folder(run)
     words = {"config": str(run.parent / RECIPE), **words_of(seed, data, run), "evaluate.sts": str(eval_data)}
     command = [sys.executable, "-m", "pretrain.main", *(f"--{key}={value}" for key, value in words.items())]
-    environment, log, began = os.environ | {"PYTHONPATH": python_path()}, run / "log.txt", time.time()
+    best, in_time, log = run / "best", run / ".best-in-time", run / "log.txt"
+    stamp, began = 0, time.time()
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task, stopped = bar.add_task("", total=track.seconds), False
 
         def look() -> None:
-            nonlocal stopped
+            nonlocal stopped, stamp
             passed = time.time() - began
             step = max((beat.step for beat in read_all(run / FOLDER).values()), default=0)
             bar.update(task, completed=passed, description=f"seed {seed}, step {step}")
-            if passed > track.seconds and not stopped:
+            if passed <= track.seconds:
+                with contextlib.suppress(OSError):  # none yet, or being replaced: the next look has it
+                    if (now := best.stat().st_mtime_ns) != stamp:
+                        copy_tree(best, in_time)
+                        stamp = now
+            elif not stopped:
                 stopped = True
-                replace(run / STOP_FILE, b"")
+                (run / STOP_FILE).touch()
 
-        code = wait_for_end(start_logged(command, log, environment), look)
-    if code or not (run / "best" / WEIGHTS).is_file():
+        code = wait_for_end(start_logged(command, log, no_rank()), look)
+    if code or not (best / WEIGHTS).is_file():
         raise UserError(f"seed {seed} gave no best/ ({failure_line(log)}); the whole log: {log}")
+    if _written(best) - began > track.seconds and in_time.is_dir() and not changed_files(in_time):
+        copy_tree(in_time, best)  # an evaluation has passed the limit, and found a better one
+    discard(in_time)
     if track.table_bytes:
         flags = [f"--out={model_of(track, run)}", "--static=encoded", f"--text={data}"]
-        run_to_end("pretrain.commands.export", [str(run / "best"), *flags], "The same command continues")
-    written = max(path.stat().st_mtime for path in model_of(track, run).iterdir())
-    if (seconds := written - began) > track.seconds:
+        run_to_end("pretrain.commands.export", [str(best), *flags], "The same command continues")
+    if (seconds := _written(model_of(track, run)) - began) > track.seconds:
         raise UserError(
             f"the encoder of seed {seed} was there after {seconds:.0f} s, and the track gives "
             f"{track.seconds:.0f}: lower train.steps, or evaluate.every"
         )
     return seconds
+
+
+def _written(folder: Path) -> float:
+    """Return when the last file of a folder was written."""
+    return max(path.stat().st_mtime for path in folder.iterdir())

@@ -7,7 +7,6 @@ in another way, and steps multiply that: there TOLERANCE holds, and what does no
 
 import filecmp
 import math
-import os
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from pretrain.checkpoint.store import read_json, read_tensors
 from pretrain.commands.verify.files import Saved
 from pretrain.common.errors import UserError
 from pretrain.common.memory import processes_that_fit
-from pretrain.common.processes import python_path, start_logged, wait_for_end
+from pretrain.common.processes import no_rank, start_logged, wait_for_end
 from pretrain.config.recipe import load_config
 from pretrain.config.validation import leaves
 from pretrain.export.folder import export, read_policy
@@ -157,7 +156,7 @@ def do_again(run: Path, stretch: Stretch, recipe: Path, folder: Path, overrides:
         "checkpoint.keep_every": 0,
         "checkpoint.resume": str(run / "checkpoints" / before.name) if before else "never",
     }
-    environment, log = os.environ | {"PYTHONPATH": python_path()}, recipe.with_name("log.txt")
+    environment, log = no_rank(), recipe.with_name("log.txt")
     if not any("stsb-dev" in row.get("evaluation", {}) for row in read_metrics(run / "metrics.jsonl")):
         environment.pop("CLEAR_DATA", None)  # or best/ would be chosen by it
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("steps, left"), TimeRemainingColumn()

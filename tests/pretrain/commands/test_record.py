@@ -48,7 +48,10 @@ MACHINE = {"device": "Abacus", "cores": 2, "torch": "2"}
         ),
         ({"objective.false_negatives.guide": "bert-base"}, "objective.false_negatives.guide names bert-base"),
         ({"data.sets": "a,b"}, "data.sets names other data"),
-        ({"data.prepare.vocabulary": 512}, "prepared with vocabulary 16384, and the recipe says 512"),
+        ({"data.prepare.vocabulary": 512}, "prepared with vocabulary 4096, and the recipe says 512"),
+        ({"data.cache": 2}, "data.cache reads views that were made before the clock ran"),
+        ({"checkpoint.resume": "runs/other/checkpoints"}, "checkpoint.resume names runs/other"),
+        ({"checkpoint.every": 0}, "checkpoint.every is 0"),
     ],
 )
 def test_what_is_beside_the_text_is_named(settings, said):
@@ -61,6 +64,7 @@ def test_what_is_beside_the_text_is_named(settings, said):
     [
         ({"tokenizer": "bert-base-uncased"}, "the data has the tokenizer bert-base-uncased"),
         ({"annotation": {"language": "en"}}, "views or parses"),
+        ({"run": {"seconds": 9.0, "resumed": True}}, "the preparation was interrupted"),
         ({"cache": {}, "config": None}, "views or parses"),
     ],
 )
@@ -123,9 +127,11 @@ def test_code_is_of_a_commit_only_where_nothing_is_changed(tmp_path, monkeypatch
     (tmp_path / "README.md").write_text("not of the code")
     same, commit = tracks.code_here()
     assert same == digest and len(commit) == 40
-    (tmp_path / "augment" / "a.py").write_text("changed")
+    (tmp_path / "augment" / "words.txt").write_text("a list of words")
     other, commit = tracks.code_here()
     assert other != digest and commit == ""
+    (tmp_path / "augment" / "a.py").write_text("changed")
+    assert tracks.code_here()[0] not in (digest, other)
 
 
 def test_the_table_stands_between_its_marks(tmp_path):
@@ -217,6 +223,7 @@ def edit(path: Path, change: Callable[[dict], object]) -> None:
 @pytest.mark.full
 def test_three_seeds_are_entered_and_checked(board, tmp_path, capsys):
     out, place = board(tmp_path / "out"), tmp_path / "docs" / "records"
+    (out / "seed-1-old").mkdir()  # somebody's own copy
     for kind in ("title", "neighbour"):
         assert len(read(out / "retrieval" / FOLDER / kind).queries) >= 20
     call(submit, out, board=place)
@@ -234,6 +241,11 @@ def test_three_seeds_are_entered_and_checked(board, tmp_path, capsys):
     assert "[tiny-1](records/tiny-1/record.json)" in place.with_suffix(".md").read_text()
     with pytest.raises(UserError, match="does not beat tiny-1: seven STS not told apart, transfer not told"):
         call(submit, out, board=place)
+    shutil.copytree(folder, place / "tiny-3")  # the record between them was taken back
+    low = {str(n): {"scores": dict.fromkeys((*LEGS, DEV), n - 200.0)} for n in (1, 2, 3)}
+    edit(place / "tiny-3" / RECORD, lambda one: one.update(number=3, seeds=low))
+    call(submit, out, board=place)
+    assert json.loads((place / "tiny-4" / RECORD).read_text())["against"]["number"] == 3
 
     run = out / "seed-2"
     assert call(check, folder) == 0
@@ -249,11 +261,15 @@ def test_three_seeds_are_entered_and_checked(board, tmp_path, capsys):
     )
     edit(folder / RECORD, lambda content: content["seeds"]["2"]["ledger"].update(sequences="0"))
     edit(folder / RECORD, lambda content: content.update(data="0"))
+    edit(folder / RECORD, lambda content: content["seeds"].pop("1"))
+    edit(folder / RECORD, lambda content: content["seconds"].update(from_shards=0.5))
     (folder / "recipe.yaml").write_text("train: {lr: 1.0}\n" + (folder / "recipe.yaml").read_text()[:0])
     assert call(check, folder, run=run, text=board.corpus) == 1
     said = capsys.readouterr().out
     for fault in (
         "recipe.yaml has another sha256",
+        "it has 2 seeds, and a record 3 or more",
+        "its seconds are not those of its longest seed",
         "it gives other shards",
         "its data are other shards",
         "it has read other batches",
@@ -322,7 +338,7 @@ def test_start_does_what_is_left(board, tmp_path, capsys, monkeypatch):
     text = json.loads((out / "start.json").read_text())["text"]
     edit(out / "start.json", lambda one: one.update(text={}))
     edit(out / "seed-2.json", lambda one: one.pop("scores"))
-    (out / "seed-2" / "report" / "nanobeir-mean.json").unlink()
+    (out / "scores" / "seed-2" / "nanobeir-mean.json").unlink()
     monkeypatch.setattr(training, "use_machine", lambda track: {"device": "Other"})
     with pytest.raises(UserError, match="was begun with another machine: choose another --out"):
         board.start(out, seeds="2,4")
@@ -373,7 +389,7 @@ def test_a_static_table_is_entered_in_place_of_the_encoder(board, tmp_path, monk
     monkeypatch.setattr(training, "evaluate", lambda *words: given.append(words) or {})
     board.start(tmp_path / "out", seeds=4)
     run = tmp_path / "out" / "seed-4"
-    ((model, pooling, report, _, _),) = given
-    assert (model, pooling, report) == (run / "static", "", run / "report")
+    ((model, report, _, _),) = given
+    assert (model, report) == (run / "static", tmp_path / "out" / "scores" / "seed-4")
     vectors = load(model).encode(["old stone", "stone old"])  # no layers: the order of words is lost
     assert abs(vectors[0] - vectors[1]).max() < 1e-6

@@ -42,6 +42,8 @@ def test_a_decided_split_does_not_depend_on_workers_or_kills(tmp_path, several_t
             prepare(made, killed, workers=1, progress=False)
     prepare(made, killed, workers=1, progress=False)
     assert digest(tmp_path / "1") == digest(tmp_path / "2") == digest(killed)
+    for folder, resumed in ((killed, True), (tmp_path / "1", False)):
+        assert json.loads((folder / MANIFEST).read_text())["run"]["resumed"] == resumed
     held = [s for text in texts_of(killed, "heldout") for s in sentences_of(text)]
     assert sorted(held) == sorted(sentences[-6:])
 

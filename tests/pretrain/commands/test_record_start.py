@@ -1,0 +1,192 @@
+"""What `clearly record start` refuses and keeps, and whose scores it takes: without a training."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from commands import call
+
+from finetune.encoders.source import OWN_MODULES
+from pretrain.commands.record import scores, training
+from pretrain.commands.record.__main__ import start
+from pretrain.commands.record.scores import NEEDED
+from pretrain.commands.record.tracks import CORPUS, Track, corpus_of
+from pretrain.common.errors import UserError
+from pretrain.common.files import sha256_of
+from pretrain.common.folder_lock import FolderTakenError, folder_lock
+from pretrain.config.data import Source
+from pretrain.config.recipe import load_config
+from pretrain.export.sums import WEIGHTS, weights_identity, write_sums
+
+
+def sources(*places: Path | str) -> list[Source]:
+    return [Source.model_validate(str(place)) for place in places]
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch) -> list[Path]:
+    """Two of the board's texts."""
+    found = []
+    for name in ("enwiki", "books"):
+        found.append(tmp_path / "text" / f"{name}.txt")
+        found[-1].parent.mkdir(exist_ok=True)
+        found[-1].write_text(f"A storm at sea, of {name}.")
+        monkeypatch.setitem(CORPUS, sha256_of(found[-1]), f"{name}.txt.gz")
+    return found
+
+
+@pytest.mark.parametrize("keys", [{"weight": 2.0}, {"layout": "lines"}, {"text_key": "body"}])
+def test_a_text_has_no_settings_of_its_own(keys, texts, tmp_path):
+    with pytest.raises(UserError, match=r"enwiki\.txt: a text of the board has no weight, layout or keys"):
+        corpus_of([Source(source=str(texts[0]), **keys)], tmp_path / "data")
+    with pytest.raises(UserError, match="has no weight, layout or keys"):
+        corpus_of(sources(texts[0]), tmp_path / "data", [Source(source=str(texts[0]), **keys)])
+
+
+def test_moved_texts_are_those_of_the_data(texts, tmp_path):
+    data, gone = tmp_path / "data", sources("gone/enwiki.txt", "gone/books.txt")
+    assert list(corpus_of(sources(*texts), data, gone)) == ["enwiki.txt.gz", "books.txt.gz"]
+    for others in (reversed(texts), texts[:1]):
+        with pytest.raises(UserError, match=r"was prepared from gone/enwiki\.txt, gone/books\.txt: name"):
+            corpus_of(sources(*others), data, gone)
+    changed = tmp_path / "enwiki.txt"  # by its name alone it would pass
+    changed.write_text("Another text.")
+    with pytest.raises(UserError, match="was prepared from"):
+        corpus_of(sources(*texts), data, sources(changed, "gone/books.txt"))
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch, texts) -> SimpleNamespace:
+    """A recipe, and data of both texts: `start` up to the first training, and the manifest to change."""
+    recipe, data = tmp_path / "recipe.yaml", tmp_path / "data"
+    (tmp_path / "base.yaml").write_text("train: {steps: 7, warmup_steps: 2}\n")
+    recipe.write_text("extends: base.yaml\ntrain: {lr: 0.002}\naugment: {spec: 'del-word'}\n")
+    data.mkdir()
+    (data / "manifest.json").touch()
+    prepared = load_config(recipe, {}).data.prepare.model_dump(mode="json")
+    prepared["sources"] = [one.model_dump() for one in sources(*texts)]
+    manifest = {"config": prepared, "run": {"seconds": 9.0, "workers": 2}, "tokenizer_hash": "", "splits": {}}
+    monkeypatch.setattr(training, "read_manifest", lambda folder: manifest)
+    monkeypatch.setattr(training, "use_machine", lambda track: {"cores": 2})
+    monkeypatch.setattr(training, "do_seeds", lambda *words: None)
+    flags = {"recipe": recipe, "data": data, "eval_data": tmp_path, "out": tmp_path / "out"}
+    return SimpleNamespace(
+        manifest=manifest, **flags, start=lambda **more: call(start, "cpu2-1m", **(flags | more))
+    )
+
+
+def test_the_recipe_of_a_record_is_one_file(begun):
+    begun.start()
+    kept = begun.out / "recipe.yaml"
+    assert "extends" not in kept.read_text() and load_config(kept, {}) == load_config(begun.recipe, {})
+    assert json.loads((begun.out / "start.json").read_text())["recipe"] == sha256_of(kept)
+    begun.start(recipe=kept)  # is the same
+
+
+def test_runs_that_start_has_not_made_stay(begun):
+    (begun.out / "seed-7").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds runs that `clearly record start` has not made: choose"):
+        begun.start()
+    assert list(begun.out.iterdir()) == [begun.out / "seed-7"]
+
+
+def test_one_start_at_a_time_has_a_folder(begun):
+    begun.out.mkdir()
+    with folder_lock(begun.out), pytest.raises(FolderTakenError):
+        begun.start()
+
+
+def test_a_preparation_has_the_cores_of_the_track_and_one_clock(begun):
+    begun.manifest["run"]["workers"] = 16
+    with pytest.raises(UserError, match="was prepared by 16 workers, and cpu2-1m has 2 cores"):
+        begun.start()
+    begun.manifest["run"]["workers"] = 2
+    begun.start()
+    assert json.loads((begun.out / "start.json").read_text())["workers"] == 2
+    (begun.data / "manifest.json").unlink()
+    (begun.data / ".work").mkdir()
+    with pytest.raises(UserError, match="holds a preparation without its end, whose clock is lost"):
+        begun.start(text="enwiki.txt")
+
+
+def write_best(run: Path, content: str, written: float) -> None:
+    """Write a best/ as a run does: a new folder in place of the old one."""
+    hidden = run / "hidden"
+    hidden.mkdir(parents=True)
+    for name in (WEIGHTS, "clear.json"):
+        (hidden / name).write_text(content)
+    write_sums(hidden)
+    for path in (*hidden.iterdir(), hidden):
+        os.utime(path, (written, written))
+    if (run / "best").exists():
+        (run / "best").rename(run / f"before-{written}")
+    hidden.rename(run / "best")
+
+
+@pytest.mark.parametrize(("late", "entered"), [(70.0, "second"), (58.0, "third")])
+def test_the_best_of_the_time_is_entered(late, entered, tmp_path, monkeypatch):
+    """An evaluation that passes the limit of 60 s replaces best/: the one before it counts."""
+    run, clock = tmp_path / "seed-1", [1e9]
+    monkeypatch.setattr(training, "time", SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setenv("RANK", "3")
+    given = []
+    monkeypatch.setattr(training, "start_logged", lambda words, log, environment: given.append(environment))
+
+    def wait_for_end(process, look):
+        look()  # there is no best/ yet
+        for seconds, content in ((10.0, "first"), (50.0, "second"), (late, "third")):
+            write_best(run, content, 1e9 + seconds)
+            clock[0] = 1e9 + max(seconds, 55.0 if content == "second" else 0.0)
+            look()
+        clock[0] = 1e9 + 71.0
+        look()
+        assert (run / "stop").is_file()
+        return 0
+
+    monkeypatch.setattr(training, "wait_for_end", wait_for_end)
+    seconds = training._train(Track(60), 1, tmp_path, tmp_path, run)
+    assert (run / "best" / WEIGHTS).read_text() == entered and seconds == (50.0 if late > 60 else late)
+    assert not (run / ".best-in-time").exists() and "RANK" not in given[0]
+
+
+@pytest.mark.parametrize("pooling", ["mean", OWN_MODULES])
+def test_scores_are_of_these_weights_and_this_pooling(pooling, tmp_path, monkeypatch):
+    model, report, done = tmp_path / "best", tmp_path / "scores", []
+    model.mkdir()
+    report.mkdir()
+    (model / WEIGHTS).write_text("weights")
+    if pooling == "mean":
+        (model / "clear.json").write_text(json.dumps({"pooling": "mean", "step": 3}))
+
+    def write(module, words, again):
+        name, chosen = module.removeprefix("finetune."), [word for word in words if "--pooling" in word]
+        assert chosen == (["--pooling=mean"] if pooling == "mean" else [])
+        about = {"model": "", "trained_pooling": None, "protocol": "", "source": weights_identity(model)}
+        tasks = {task: {"metric": "", "value": 5.0, "scores": {}} for task in NEEDED[name]}
+        content = {"evaluation": name, "pooling": pooling, "notes": [], "complete": True, "seconds": 1.0}
+        file = report / f"{name}-{pooling.replace(' ', '-')}.json"
+        assert not file.exists()
+        file.write_text(json.dumps(content | about | {"tasks": tasks}))
+        (report / f"{name}-cls.json").write_text("{}")  # of another pooling
+        done.append(name)
+
+    monkeypatch.setattr(scores, "run_to_end", write)
+
+    def evaluate() -> list[str]:
+        done.clear()
+        assert set(scores.evaluate(model, report, tmp_path, tmp_path).values()) == {5.0}
+        return done
+
+    def change(name: str, key: str, value: object) -> None:
+        path = report / f"{name}-{pooling.replace(' ', '-')}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+
+    assert evaluate() == ["sts", "senteval", "nanobeir"]
+    assert evaluate() == []
+    change("sts", "pooling", "cls")
+    change("nanobeir", "tasks", {})
+    assert evaluate() == ["sts", "nanobeir"]
+    (model / WEIGHTS).write_text("others")
+    assert evaluate() == ["sts", "senteval", "nanobeir"]
