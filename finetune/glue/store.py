@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from finetune.answers import Answers, examples_digest, from_text, scores_of
-from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, best_run
+from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, choose
 from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, choose_precision, logits_of
 from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
@@ -87,7 +87,7 @@ class RunStore:
         for task in dict.fromkeys(run.task for run in runs):
             predicted = [run for run in runs if run.task == task]
             if left.isdisjoint(predicted):
-                predicted = [best_run({run: result for run in predicted if (result := found[run])})]
+                predicted = [choose({run: result for run in predicted if (result := found[run])})[2]]
             if self.options.predict:
                 left |= {run for run in predicted if self.predictions(run) is None}
         return [run for run in runs if run in left]
