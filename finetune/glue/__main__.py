@@ -178,7 +178,15 @@ def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, 
     result = Evaluation.of("glue", store.source.model, protocol)
     for note in notes:
         result.incomplete(note)
-    _say_what_differs(result, options)
+    if options.seeds < SEEDS:
+        result.incomplete(f"median of {options.seeds} seeds; published figures are of {SEEDS}")
+    if options.epochs != EPOCHS:
+        result.incomplete(f"{options.epochs} epochs in place of {EPOCHS}")
+    if options.max_train:
+        result.incomplete(f"at most {options.max_train:,} training examples a task")
+    given = {"lr": options.lr, "batch": options.batch_size}
+    if own := [f"{name} {value:g}" for name, value in given.items() if value]:
+        result.incomplete(f"{' and '.join(own)} in place of the recipe's")
     best: dict[str, GlueRun] = {}
     for task in [name for name in TASKS if name in tasks and name != "AX"]:
         for note in store.data[task].notes:
@@ -210,18 +218,6 @@ def add_average(result: Evaluation) -> None:
     if all(task in result.tasks for task in TABLE_1):
         mean = statistics.mean(result.tasks[task].value for task in TABLE_1)
         result.add("average of 8", "mean", {"mean": mean})
-
-
-def _say_what_differs(result: Evaluation, options: GlueOptions) -> None:
-    if options.seeds < SEEDS:
-        result.incomplete(f"median of {options.seeds} seeds; published figures are of {SEEDS}")
-    if options.epochs != EPOCHS:
-        result.incomplete(f"{options.epochs} epochs in place of {EPOCHS}")
-    if options.max_train:
-        result.incomplete(f"at most {options.max_train:,} training examples a task")
-    given = {"lr": options.lr, "batch": options.batch_size}
-    if own := [f"{name} {value:g}" for name, value in given.items() if value]:
-        result.incomplete(f"{' and '.join(own)} in place of the recipe's")
 
 
 def _task_result(task: str, done: Results, store: RunStore) -> tuple[TaskResult, GlueRun]:

@@ -57,9 +57,8 @@ class WholeObjective(nn.Module):
             raise UserError(f"{names} each keep a head: let one keep it (kept_head; {simcse})")
         for name, head in keeping.items():
             if not is_simcse_head(head):
-                raise UserError(
-                    f"exports cannot hold the head of {name}: make it by pretrain.model.heads.simcse_head(d)"
-                )
+                mend = "make it by pretrain.model.heads.simcse_head(d)"
+                raise UserError(f"exports cannot hold the head of {name}: {mend}")
 
     def require_positions(self, longest: int) -> None:
         """Refuse sequences that are too long for a model of any term, before the first step."""
