@@ -91,8 +91,8 @@ def main(
         tasks: task names by commas; without it, all that the data folder holds but SICK-R-MTEB, MTEB's
             SICK-R of all 9,927 pairs: SICK-R has the 4,927 of SentEval and the papers.
         pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it,
-            cls, mean and that of the run. Alone, "pooler": cls through the checkpoint's own pooler.
-            Functions and sentence-transformers models bring their own.
+            cls, mean and that of the run. Alone, "pooler": cls through the checkpoint's own pooler. Functions
+            and sentence-transformers models bring their own.
         dimensions: numbers by commas: also score vectors cut to their first N coordinates, as
             a model trained with objective.matryoshka is used; without it, whole vectors.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.

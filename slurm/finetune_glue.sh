@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fine-tune a model on GLUE on a Slurm cluster: a job array with one task per run (GLUE task x seed), and a last job
-# that gathers the figures. Start it with bash, on a login node:
+# Fine-tune a model on GLUE on a Slurm cluster: a job array with one task per run (GLUE task x seed, and x rate and batch with
+# --sweep), and a last job that gathers the figures. Start it with bash, on a login node:
 #
 #   slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of clearly glue]
 #   slurm/finetune_glue.sh --gpus=1 --time=08:00:00 --account=NAME -- runs/clear_base --eval-data DIR --predict

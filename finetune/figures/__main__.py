@@ -7,17 +7,19 @@ rows have not been evaluated is not drawn.
     differences   every row less the baseline, with its interval (AugCSE, figure 6)
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
-
-from finetune.figures.drawing import COLOURS, GREY, Dot, Line, colour, draw_dots, draw_lines, to_png
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Content = dict[str, Any]
 
@@ -32,6 +34,8 @@ def draw(folder: Path) -> None:
     Args:
         folder: of the sweep's table: runs/sweeps/NAME.
     """
+    from finetune.figures.drawing import to_png
+
     path = folder / "results.json"
     if not path.is_file():
         raise UserError(f"{path} is not there: it is the table of a sweep, made by `clearly sweep`")
@@ -68,6 +72,8 @@ def columns_of(content: Content, figure: dict[str, Any]) -> list[str]:
 
 def lines(content: Content, figure: dict[str, Any]) -> Figure:
     """Draw columns against what rows are `at`, or rows against `panels`; level lines: rows without `at`."""
+    from finetune.figures.drawing import GREY, Line, colour, draw_lines
+
     key = figure["x"]
     if figure["panels"]:
         panels: dict[str, list[Line]] = {name: [] for name in figure["panels"]}
@@ -82,16 +88,17 @@ def lines(content: Content, figure: dict[str, Any]) -> Figure:
         return draw_lines(panels, xlabel=key)
     columns = columns_of(content, figure)
     systems: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(rows_with(content, "line", key), key=lambda row: row["at"][key]):
+    for row in rows_with(content, "line", key):
         systems.setdefault(row["at"]["line"], []).append(row)
     if not systems:
         raise NotThere(f"no row with `at: {{{key}}}` has figures")
-    order = dict.fromkeys(row["at"]["line"] for row in rows_with(content, "line", key))
+    for rows in systems.values():  # each alone: of another line `at` may be a text
+        rows.sort(key=lambda row: row["at"][key])
     levels = [row for row in rows_with(content, "line") if not set(row["at"]) - {"line"}]
     panels = {title: [] for title in columns}
     for title, drawn in panels.items():
-        for number, label in enumerate(order):
-            if there := [row for row in systems[label] if title in row["mean"]]:
+        for number, (label, rows) in enumerate(systems.items()):
+            if there := [row for row in rows if title in row["mean"]]:
                 xs, ys = [row["at"][key] for row in there], [row["mean"][title] for row in there]
                 spread = [row["std"].get(title, 0.0) for row in there]
                 drawn.append(Line(label, xs, ys, colour(number), spread=spread))
@@ -104,6 +111,8 @@ def lines(content: Content, figure: dict[str, Any]) -> Figure:
 
 def differences(content: Content, figure: dict[str, Any]) -> Figure:
     """Draw a panel a column, in it every row's difference to the baseline; grey: its interval holds 0."""
+    from finetune.figures.drawing import COLOURS, GREY, Dot, draw_dots
+
     rows = [row for row in content["rows"] if (row.get("difference") or {}).get("columns")]
     panels: dict[str, list[Dot]] = {}
     for title in columns_of(content, figure):

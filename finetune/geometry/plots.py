@@ -58,16 +58,13 @@ def all_figures(models: Sequence[tuple[str, Evaluation]]) -> dict[str, Figure]:
 
 def neighbourhood(models: Drawn, name: str) -> Figure:
     """Plot by K the share (%) of the point's own class among the K nearest, and the mean distance to them."""
-    curves = [(label, shade, task.details["cosine"]) for label, shade, task in models]
-    panels = {
-        f"{name}: same class, %": [
-            Line(label, curve["top"], [100 * v for v in curve["purity"]], shade)
-            for label, shade, curve in curves
-        ],
-        f"{name}: mean 1 − cosine": [
-            Line(label, curve["top"], curve["distance"], shade) for label, shade, curve in curves
-        ],
-    }
+    same: list[Line] = []
+    apart: list[Line] = []
+    for label, shade, task in models:
+        curve = task.details["cosine"]
+        same.append(Line(label, curve["top"], [100 * share for share in curve["purity"]], shade))
+        apart.append(Line(label, curve["top"], curve["distance"], shade))
+    panels = {f"{name}: same class, %": same, f"{name}: mean 1 − cosine": apart}
     return draw_lines(panels, 1, xlabel="K nearest", xscale="log", ylim=(0, None))
 
 

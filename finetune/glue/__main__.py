@@ -1,7 +1,8 @@
 """Fine-tune an encoder on GLUE by RoBERTa's recipe, and report medians over seeds of the best epochs.
 
-    clearly glue MODEL --eval-data DIR              GLUE's tasks, 5 seeds
-    clearly glue MODEL --eval-data DIR --predict    and the leaderboard's files
+    clearly glue MODEL --eval-data DIR                             GLUE's tasks, 5 seeds
+    clearly glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of settings
+    clearly glue MODEL --eval-data DIR --predict                   and the leaderboard's files
 
 Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of
 warm-up, linear decay, 10 epochs, the best epoch by the task's metric, median of five seeds. Rate and batch of
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, Field
 
 from finetune.flags import Encoder, EvalData, Out
-from finetune.glue.runs import EPOCHS, MAX_LENGTH, SEEDS, GlueOptions, GlueRun, Results, best_run
+from finetune.glue.runs import EPOCHS, MAX_LENGTH, SEEDS, GlueOptions, GlueRun, Results, choose
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.tuning.labelled import open_source
 from finetune.tuning.recipe import Interrupted, stop_code_of, until_stopped
@@ -89,6 +90,8 @@ def _open(model: str, flags: GlueFlags, options: GlueOptions) -> tuple[RunStore,
     """Read the data and the model; return the runs, and notes on the data. Every mistake is found here."""
     from finetune.glue.store import RunStore
 
+    if options.sweep and (options.lr or options.batch_size):
+        raise UserError("--sweep tries its own rates and batches: leave --lr and --batch-size out")
     found, notes = _load_tasks(flags.tasks, flags.eval_data)
     source = open_source(model)
     folder = folder_for(source.model, flags.out)
@@ -168,13 +171,22 @@ def compute_all(store: RunStore) -> None:
 
 
 def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, GlueRun]]:
-    """Return the evaluation from the runs that are there, and each task's best run."""
+    """Return the evaluation from the runs that are there, and each task's best run at the best setting."""
     options, tasks = store.options, store.data
-    protocol = f"RoBERTa's recipe, median of {options.seeds} seeds, best epoch each, {options.precision}"
+    protocol = "RoBERTa's grid" if options.sweep else "RoBERTa's recipe"
+    protocol += f", median of {options.seeds} seeds, best epoch each, {options.precision}"
     result = Evaluation.of("glue", store.source.model, protocol)
     for note in notes:
         result.incomplete(note)
-    _say_what_differs(result, options)
+    if options.seeds < SEEDS:
+        result.incomplete(f"median of {options.seeds} seeds; published figures are of {SEEDS}")
+    if options.epochs != EPOCHS:
+        result.incomplete(f"{options.epochs} epochs in place of {EPOCHS}")
+    if options.max_train:
+        result.incomplete(f"at most {options.max_train:,} training examples a task")
+    given = {"lr": options.lr, "batch": options.batch_size}
+    if own := [f"{name} {value:g}" for name, value in given.items() if value]:
+        result.incomplete(f"{' and '.join(own)} in place of the recipe's")
     best: dict[str, GlueRun] = {}
     for task in [name for name in TASKS if name in tasks and name != "AX"]:
         for note in store.data[task].notes:
@@ -184,8 +196,7 @@ def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, 
         if len(done) < len(results):
             result.incomplete(f"{task}: {len(done)} of {len(results)} runs are done")
         if done:
-            best[task] = best_run(done)
-            result.tasks[task] = _task_result(task, done, store)
+            result.tasks[task], best[task] = _task_result(task, done, store)
             result.seconds += sum(found["seconds"] for found in done.values())
             counts_of_runs = [found.get("cut", {}) for found in done.values()]
             if cut := max(counts_of_runs, key=lambda counts: sum(counts.values())):
@@ -209,31 +220,20 @@ def add_average(result: Evaluation) -> None:
         result.add("average of 8", "mean", {"mean": mean})
 
 
-def _say_what_differs(result: Evaluation, options: GlueOptions) -> None:
-    if options.seeds < SEEDS:
-        result.incomplete(f"median of {options.seeds} seeds; published figures are of {SEEDS}")
-    if options.epochs != EPOCHS:
-        result.incomplete(f"{options.epochs} epochs in place of {EPOCHS}")
-    if options.max_train:
-        result.incomplete(f"at most {options.max_train:,} training examples a task")
-    given = {"lr": options.lr, "batch": options.batch_size}
-    if own := [f"{name} {value:g}" for name, value in given.items() if value]:
-        result.incomplete(f"{' and '.join(own)} in place of the recipe's")
-
-
-def _task_result(task: str, done: Results, store: RunStore) -> TaskResult:
-    best = {run: found["best"] for run, found in done.items()}
-    first, of_first = next(iter(best.items()))
+def _task_result(task: str, done: Results, store: RunStore) -> tuple[TaskResult, GlueRun]:
+    medians, reported, winner = choose(done)
+    seeds = {str(run.seed): done[run]["best"] for run in reported}
     scores = {
-        name: statistics.median(entry["scores"][name] for entry in best.values())
-        for name in of_first["scores"]
+        name: statistics.median(best["scores"][name] for best in seeds.values())
+        for name in done[winner]["best"]["scores"]
     }
     headline = "accuracy" if task == "MNLI" else TASKS[task].headline
-    values = [entry["value"] for entry in best.values()]
-    seeds = {str(run.seed): entry for run, entry in best.items()}
-    details = {"lr": first.lr, "batch_size": first.batch_size, "seeds": seeds}
-    answers = store.answers(task, [*done.values()])
-    return TaskResult(headline, statistics.median(values), scores, sample_std(values), details, answers)
+    values = [best["value"] for best in seeds.values()]
+    settings = {f"lr {lr:g}, batch {batch}": median for (lr, batch), median in medians.items()}
+    details = {"lr": winner.lr, "batch_size": winner.batch_size, "seeds": seeds, "settings": settings}
+    answers = store.answers(task, [done[run] for run in reported])
+    median = medians[winner.lr, winner.batch_size]
+    return TaskResult(headline, median, scores, sample_std(values), details, answers), winner
 
 
 def write_predictions(store: RunStore, best: Mapping[str, GlueRun], folder: Path, result: Evaluation) -> None:

@@ -111,7 +111,7 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
         return []
     except OSError as error:
         raise CheckpointError(
-            f"{root} cannot be read now: {error.strerror or error}; check the disk"
+            f"{root} cannot be read now: {error.strerror or error}; check the disk and the permissions"
         ) from None
 
 

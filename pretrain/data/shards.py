@@ -249,9 +249,12 @@ class MixedShardReader(ShardReader):
         for other in others:
             if other.tokenizer_hash != first.tokenizer_hash:
                 raise UserError(f"{other.folder}: prepare it with --tokenizer {first.tokenizer_path}")
-            if (other.labels, other.scored) != (first.labels, first.scored):
+            if other.scored != first.scored:
                 both = f"{first.folder} and {other.folder}"
-                raise UserError(f"data.sets: {both} must have labels or scores alike: give all, or none")
+                raise UserError(f"data.sets: of {both} one alone has scores: give all, or none")
+            if other.labels != first.labels:
+                counts = f"{first.folder} {first.labels}, {other.folder} {other.labels}"
+                raise UserError(f"data.sets: labels differ: {counts}; give all the same labels, or none")
         self.shares = [weight / sum(weights) for weight in weights]
         self.folder, self.split, self.manifest = first.folder, first.split, first.manifest
         self.chunk_sizes = np.concatenate([part.chunk_sizes for part in parts])

@@ -186,7 +186,8 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
         if not has_tokenizer(place):
             raise CannotLoad("the folder has no tokenizer.json")
     except CannotLoad as error:
-        raise UserError(f"tokenizer {place} cannot be opened: {error}. It needs tokenizer.json") from error
+        mend = "Name a folder with tokenizer.json, or leave it out"
+        raise UserError(f"tokenizer {place} cannot be opened: {error}. {mend}.") from error
     if not tokenizer.is_fast:
         raise UserError(f"tokenizer {place} has no fast version (tokenizer.json); convert it first.")
     tokenizer = _as_written(tokenizer, place)

@@ -53,12 +53,12 @@ class WholeObjective(nn.Module):
         self.smallest_batch = smallest
         keeping = {name: term.kept_head for name, term in terms.items() if term.kept_head is not None}
         if len(keeping) > 1:
-            raise UserError(f"{' and '.join(keeping)} each keep a head: set objective.simcse.keep_head=false")
+            names, simcse = " and ".join(keeping), "of simcse: objective.simcse.keep_head=false"
+            raise UserError(f"{names} each keep a head: let one keep it (kept_head; {simcse})")
         for name, head in keeping.items():
             if not is_simcse_head(head):
-                raise UserError(
-                    f"exports cannot hold the head of {name}: make it by model.heads.simcse_head(d)"
-                )
+                mend = "make it by pretrain.model.heads.simcse_head(d)"
+                raise UserError(f"exports cannot hold the head of {name}: {mend}")
 
     def require_positions(self, longest: int) -> None:
         """Refuse sequences that are too long for a model of any term, before the first step."""

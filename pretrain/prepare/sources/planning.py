@@ -77,7 +77,8 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
     if name.startswith("hub:"):
         return _plan_hub(number, source, name[4:])
     if re.match(r"\w+://", name):
-        raise UserError(f"source {name} is an address: download it, and name the file (or --data.remote).")
+        prepared = "prepared data: `clearly train --data.remote ADDRESS`"
+        raise UserError(f"source {name} is an address: download it, and name the file; {prepared}.")
     path = Path(name).expanduser()
     if any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):  # of `save_to_disk`
         size = sum(f.stat().st_size for f in path.rglob("*.arrow"))

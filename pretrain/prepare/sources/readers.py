@@ -175,7 +175,7 @@ def too_long(task: ReadTask, position: int, otherwise: str = "") -> UserError:
     """
     return UserError(
         f"source {where(task, position)}: longer than {task.longest / 1e6:g} MB{otherwise}. Break it into "
-        "lines or rows, a document each; or allow more, for 130 times as much memory: "
+        "lines or rows, a document each; or allow more (some 130 times the memory if it is one sentence): "
         f"""--source '[{{source: "{task.place}", line_megabytes: N}}]'"""
     )
 

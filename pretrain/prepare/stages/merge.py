@@ -30,7 +30,8 @@ class Merge(PlannedStep):
         if not tokenizer.exists():
             copy_tree(made, tokenizer)  # a rename may lose it, in a power cut
         elif tokenizer_hash(tokenizer) != tokenizer_hash(made):
-            raise UserError(f"{tokenizer} is not that of the shards: move it away, and start again.")
+            mend = "move it away, and give the same command again, which keeps what is done"
+            raise UserError(f"{tokenizer} is not that of the shards: {mend}.")
         size = files.TokenizerSize.read(self.work)
         vocabulary = size.vocabulary_size
         accented = {} if size.accented_letters is None else {"accented_letters": size.accented_letters}

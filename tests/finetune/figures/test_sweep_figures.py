@@ -51,6 +51,13 @@ def test_lines_go_through_their_rows_from_left_to_right():
         figures.lines(content(LINES[3]), figure(kind="lines", x="share"))
 
 
+def test_a_line_may_be_at_numbers_and_another_at_texts():
+    rows = [row(name, {"line": "texts", "share": name}, A=value) for name, value in (("b", 2.0), ("a", 1.0))]
+    drawn = figures.lines(content(*LINES[:2], *rows, A="dev"), figure(kind="lines", x="share"))
+    found = [list(line.get_ydata()) for line in drawn.axes[0].get_lines() if line.get_marker() == "."]
+    assert found == [[1.0, 3.0], [1.0, 2.0]]
+
+
 def test_differences_stand_around_none_and_are_grey_where_their_interval_holds_it():
     found = {"A": {"mean": 1.0, "low": 0.5, "high": 1.5, "told": True}}
     unsure = {"A": {"mean": -0.2, "low": -1.0, "high": 0.6, "told": False}}

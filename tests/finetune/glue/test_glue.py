@@ -148,6 +148,7 @@ def test_bad_input_is_one_message(folders, data, tmp_path):
         ({"precision": "fp8"}, "--precision: Input should be 'auto'"),
         ({"tasks": "RTE,MRCP"}, "did you mean 'MRPC'"),
         ({"tasks": "AX"}, "add MNLI"),
+        ({"sweep": True, "lr": "1e-5"}, "--sweep tries its own"),
         ({"token_budget": "100"}, "greater than or equal to 512"),
     ):
         with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""GLUE: runs that resume, predictions, and results that are not taken for others."""
+"""GLUE: runs that resume, medians and sweeps, and results that are not taken for others."""
 
 import re
 import types
@@ -9,7 +9,7 @@ from glue_files import write_glue
 from real_data import needs_data
 
 from finetune.glue import __main__ as glue
-from finetune.glue.runs import GlueOptions, best_run
+from finetune.glue.runs import GlueOptions, choose
 from finetune.glue.store import RunStore
 from finetune.tuning import finetuning, tasks
 from finetune.tuning.recipe import Interrupted
@@ -80,6 +80,31 @@ def test_seeds_differ_and_results_of_other_circumstances_are_not_taken(source, d
     )
 
 
+def test_sweep_takes_the_setting_with_the_best_median(source, data, tmp_path, monkeypatch):
+    found = {"CoLA": tasks.load("CoLA", str(data))}
+    options = GlueOptions(seeds=3, sweep=True)
+    store = RunStore(source, found, options, tmp_path)
+    runs = options.runs(["CoLA"])
+    assert len(runs) == 18
+    assert {(run.lr, run.batch_size) for run in runs} == {
+        (lr, batch) for lr in (1e-5, 2e-5, 3e-5) for batch in (16, 32)
+    }
+
+    def result(run):
+        value = (
+            {1: 90.0, 2: 10.0, 3: 20.0}[run.seed]
+            if run.lr == 1e-5
+            else 30.0 + run.batch_size / 16 + 1e5 * run.lr
+        )
+        best = {"value": value, "epoch": 1.0, "scores": {"matthews": value}}
+        return {"best": best, "seconds": 1.0}
+
+    monkeypatch.setattr(store, "result", result)
+    evaluation, chosen = glue.summarise(store, [])
+    assert evaluation.tasks["CoLA"].value == pytest.approx(35.0)  # 1e-5 has the best seed, and a median of 20
+    assert (chosen["CoLA"].lr, chosen["CoLA"].batch_size) == (3e-5, 32)
+
+
 def trained(capsys):
     """(task, learning rate, seed) of the runs that were fine-tuned since the last call, as the command says
     them."""
@@ -104,8 +129,8 @@ def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path
     runs = GlueOptions(**common).runs(["RTE", "MNLI"])
     glue.compute_all(store())
     assert not store().unfinished(runs) and len(trained(capsys)) == 4
-    best = best_run({run: store().result(run) for run in runs if run.task == "RTE"})
-    best_mnli = best_run({run: store().result(run) for run in runs if run.task == "MNLI"})
+    _, _, best = choose({run: store().result(run) for run in runs if run.task == "RTE"})
+    _, _, best_mnli = choose({run: store().result(run) for run in runs if run.task == "MNLI"})
     asked = store(predict=True)
     assert set(asked.unfinished(runs)) == {best, best_mnli}  # of each task the best seed predicts
     glue.compute_all(asked)

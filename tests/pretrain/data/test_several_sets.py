@@ -124,6 +124,13 @@ def test_sets_that_do_not_go_together_are_refused(sets, tmp_path):
     write_folder(tmp_path / "other", {"train": helpers.some_sequences(99)}, helpers.SIZE, 40, "sentence", "x")
     with pytest.raises(UserError, match="prepare it with --tokenizer"):
         MixedShardReader([ShardReader(sets[0]), ShardReader(tmp_path / "other")], [1, 1])
+    readers = [ShardReader(sets[1]) for _ in range(2)]
+    readers[0].labels, readers[1].labels = 2, 3
+    with pytest.raises(UserError, match=f"labels differ: {sets[1]} 2, {sets[1]} 3"):
+        MixedShardReader(readers, [1, 1])
+    readers[0].labels, readers[1].labels, readers[1].scored = 0, 0, True
+    with pytest.raises(UserError, match="one alone has scores"):
+        MixedShardReader(readers, [1, 1])
     with pytest.raises(UserError, match=r"set 3 of data\.sets has 300 sequences"):
         MixedLanes([np.array([400]), np.array([400]), np.array([300])], SHARES, 3, 304, 8)
     for settings, says in (

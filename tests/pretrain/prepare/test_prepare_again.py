@@ -251,7 +251,9 @@ def test_another_tokenizer_in_the_folder_is_refused_and_moved_away_the_work_cont
     prepare(config(corpus, vocabulary=384), tmp_path / "other", **QUIETLY)
     leave_unfinished(made, out, monkeypatch)
     shutil.copytree(tmp_path / "other" / "tokenizer", out / "tokenizer")
-    with pytest.raises(UserError, match="tokenizer is not that of the shards"):
+    with pytest.raises(
+        UserError, match="tokenizer is not that of the shards: move it away, and give the same command"
+    ):
         prepare(made, out, **QUIETLY)
     shutil.rmtree(out / "tokenizer")
     prepare(made, out, **QUIETLY)
