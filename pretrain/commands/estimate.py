@@ -28,8 +28,6 @@ VECTOR_COPIES = 6
 """Times that a step holds the gathered vectors: as sent, gathered, by view, normed, and two gradients."""
 STEP = 1024
 """The largest micro-batch is given in multiples of this number of tokens."""
-
-
 MOMENTS = 2
 """Elements that AdamW and LAMB keep for each parameter; Muon keeps one, its momentum."""
 PERSISTENT = 100_000
@@ -109,6 +107,7 @@ class Layout:
     """How a run is spread: ranks, ZeRO stage, tokens of a micro-batch, and how gradients travel.
 
     bucket: elements of gradients reduced at once. wire: bytes of an element of a gradient between ranks.
+    apex: whether apex's optimizer updates, at stage 1 in DeepSpeed's own step.
     """
 
     ranks: int
@@ -116,6 +115,7 @@ class Layout:
     micro_batch_tokens: int
     bucket: int = 500_000_000
     wire: int = 4
+    apex: bool = False
 
 
 PARTS = {
@@ -173,18 +173,21 @@ def checkpoint_bytes(model: ModelSize) -> float:
 def _reduction(model: ModelSize, layout: Layout, bucket: float, share: float) -> float:
     """Return the bytes that the reduction of gradients takes.
 
-    At stages 0 and 1 a bucket takes the place of its parameters' gradients, and all that is on the wire in
-    another type lies there at once. DeepSpeed's own bucket is made at stage 1, and stays empty.
+    At stages 0 and 1 a few buckets are under way, each a copy. In another type than float32 that is a second
+    one, also of a tensor that is larger than a bucket. DeepSpeed's own step makes a bucket at stage 1, too.
     """
+    from pretrain.step.reduction import UNDER_WAY  # imports torch
+
     flattened = min(float(FLOAT * model.trained), bucket)  # a bucket's tensors as one, to be sent
     if layout.zero == 2:
         return flattened + bucket + share
-    sent = flattened if layout.ranks > 1 else 0.0
-    if layout.zero == 3:
-        return sent
-    if layout.ranks > 1 and layout.wire < FLOAT:
-        sent += layout.wire * model.trained
-    return sent + (bucket + share if layout.zero == 1 else 0.0)
+    own = bucket + share if layout.zero == 1 and layout.apex else 0.0
+    if layout.zero == 3 or layout.ranks == 1:
+        return own + (flattened if layout.ranks > 1 else 0.0)
+    if layout.wire == FLOAT:
+        return own + min(float(FLOAT * model.trained), UNDER_WAY * bucket)
+    largest = max(flattened / FLOAT, model.largest)
+    return own + FLOAT * largest + layout.wire * min(model.trained, (UNDER_WAY - 1) * layout.bucket + largest)
 
 
 def micro_batch_bytes(model: ModelSize, batch: BatchSize, layout: Layout) -> tuple[float, float]:

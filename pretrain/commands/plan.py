@@ -159,6 +159,7 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
         config.train.micro_batch_tokens,
         int(zeros.get("reduce_bucket_size", BUCKET if zero <= 1 else Layout.bucket)),
         wire=WIRE[config.train.communication_dtype],
+        apex=config.train.optimizer_code == "apex",
     )
 
 

@@ -36,15 +36,16 @@ def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def laid_end_to_end(tensors: Sequence[Tensor], pinned: bool) -> tuple[Tensor, list[int]]:
-    """Return tensors (of any types, on the CPU) as the bytes of one, uint8[B], and their sizes in it.
+    """Return tensors as the bytes of one, uint8[B], and their sizes in it.
 
+    tensors: on the CPU, of types that numpy has (bfloat16 is none), without gradients.
     sizes: bytes of the first tensor, and of the filler behind it, of the second tensor ...
     """
     sizes = [size for of in tensors for size in (of.nbytes, -of.nbytes % _ALIGNMENT)]
     buffer, start = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned), 0
     place = buffer.numpy()  # a few of torch's operators for each tensor would cost twice the time
     for tensor, size, filler in zip(tensors, sizes[::2], sizes[1::2], strict=True):
-        place[start : start + size] = tensor.numpy().reshape(-1).view(np.uint8)
+        place[start : start + size] = tensor.contiguous().numpy().reshape(-1).view(np.uint8)
         start += size + filler
     return buffer, sizes
 
@@ -52,10 +53,10 @@ def laid_end_to_end(tensors: Sequence[Tensor], pinned: bool) -> tuple[Tensor, li
 def taken_apart(buffer: Tensor, sizes: Sequence[int], like: Sequence[Tensor]) -> list[Tensor]:
     """Return the parts of `buffer`, of such `sizes`, with the types and shapes of `like`: views.
 
-    >>> given = [torch.arange(3), torch.tensor([True]), torch.ones(2, 1)]
+    >>> given = [torch.arange(6)[::2], torch.tensor([True]), torch.ones(2, 1)]
     >>> for part in taken_apart(*laid_end_to_end(given, pinned=False), given):
     ...     print(part.tolist())
-    [0, 1, 2]
+    [0, 2, 4]
     [True]
     [[1.0], [1.0]]
     """

@@ -147,7 +147,7 @@ FREE = (
     *("data.folder", "data.sets", "data.temperature", "data.prepare", "data.workers", "data.damaged"),
     # change no gradient, but for rounding
     *("train.micro_batch_tokens", "train.balance", "train.activation_checkpointing", "train.graphs"),
-    *("train.deterministic", "train.optimizer_code", "train.zero", "train.threads"),
+    *("train.deterministic", "train.tf32", "train.optimizer_code", "train.zero", "train.threads"),
     *("train.rendezvous_seconds", "train.step_deadline"),
     "objective.mlm.initial_bias",  # a checkpoint has the bias
 )

@@ -47,7 +47,8 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         "train_batch_size": world_size,
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        # always written: DeepSpeed's default clips at 1.0; at ZeRO 0 `pretrain.step.update` clips
+        # always written: DeepSpeed's default clips at 1.0. At ZeRO 0, and at 1 with torch's AdamW,
+        # `pretrain.step.update` clips.
         "gradient_clipping": config.train.clip if config.train.zero else 0.0,
         "zero_optimization": {
             "stage": config.train.zero,
@@ -211,7 +212,7 @@ def device() -> torch.device:
 def build_engine(module: nn.Module, config: Config):
     """Wrap `module` in a DeepSpeed engine with our optimizer.
 
-    An update that is not finite is left out, at ZeRO 0 by `pretrain.step.update`, else by `engine.step()`.
+    `pretrain.step.update` leaves out an update that is not finite, by itself or by DeepSpeed's step.
     """
     import deepspeed
     from deepspeed.utils import set_z3_leaf_modules
@@ -228,7 +229,7 @@ def build_engine(module: nn.Module, config: Config):
         config=deepspeed_config(config, dist.get_world_size()),
     )
     if hasattr(engine.optimizer, "check_grad_overflow"):
-        # ZeRO 1 and 2 read their gradients' norm in every step, which is not finite where a gradient is not:
+        # DeepSpeed's step at ZeRO 1 and 2 reads the gradients' norm, not finite where a gradient is not:
         # a look at every gradient would be a second wait for the device.
         engine.optimizer.check_grad_overflow = not engine.optimizer.compute_grad_norm
     return engine

@@ -9,7 +9,7 @@ one graph and its backward another, and the two are a function to autograd. Grad
 parameters' own: at ZeRO 0 and 1 by the graph itself, in memory that stays, at ZeRO 2 by autograd, as
 DeepSpeed's hooks want. Order and bits are those of a pass without graphs.
 
-All graphs share one pool of memory. What a forward keeps for its backward is there until another graph runs.
+These graphs share one pool of memory. What a forward keeps for its backward is there until another one runs.
 """
 
 from collections.abc import Callable, Hashable
@@ -34,9 +34,6 @@ MOST_GRAPHS = 64
 LARGEST_ROW = 1 << 15
 """Tokens of the longest row that is recorded: with more, launches no longer limit the device, and a second
 pool of activations would have to fit into its memory."""
-
-ADDS_TO = 1
-"""The last ZeRO stage at which graphs add gradients themselves."""
 
 Method = Callable[..., Tensor]
 """Of a `SentenceModel`: (model, packed row, more tensors) -> sentence vectors [N, H], or a scalar."""
@@ -65,7 +62,7 @@ class Graphs:
         self._met: set[Hashable] = set()
         self.gradients = Gradients(engine)
         stage = int(engine.zero_optimization_stage())
-        self.adds = stage <= ADDS_TO
+        self.adds = stage <= 1
         """Whether graphs add gradients themselves, and not autograd, as DeepSpeed's hooks want."""
         # instead of the parameters, where autograd is to add nothing to them
         self._instead = (torch.zeros((), device=engine.device, requires_grad=True),) if self.adds else ()
@@ -74,7 +71,8 @@ class Graphs:
         elif self.on and layers_of(self.model.encoder.lm)[0].gradient_checkpointing:
             self._give_up("train.activation_checkpointing is on")
         if self.on:
-            self.record = record or cuda_recorder()
+            # each in a pool of its own: that of the passes is free again when they are given up
+            self.record, self.record_update = (record or cuda_recorder() for _ in range(2))
 
     def embed(self, model: SentenceModel, row: MicroBatch) -> Tensor:
         """Return `SentenceModel.embed(row)`."""

@@ -49,8 +49,8 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
 class AdamW(torch.optim.AdamW):
     """torch's own, fused, without what its Python looks for in every parameter at every step.
 
-    That is a millisecond or two for 200 parameters, during which a GPU may have nothing to do. The learning
-    rate is rounded to float32, as which a CUDA graph reads it.
+    That is a millisecond or two for 200 parameters, during which a GPU may have nothing to do. From the
+    second step on the learning rate is rounded to float32, as which a CUDA graph reads it.
     """
 
     @torch.no_grad()

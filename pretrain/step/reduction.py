@@ -10,6 +10,7 @@ the declared last backward reaches, and leaves out, without a word, what only an
 of DiffCSE's discriminator is then one rank's own. On a CPU, without streams, it waits for each bucket.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -20,6 +21,8 @@ from torch.nn import Parameter
 
 BUCKET = 25 * 2**20 // 4
 """Elements of a bucket at ZeRO 0 and 1: 25 MiB of float32, as in torch's DistributedDataParallel."""
+UNDER_WAY = 4
+"""Most buckets that travel at once: each is a copy of its gradients."""
 
 
 class Coalesced:
@@ -47,7 +50,7 @@ class Buckets:
     parameters alone, last ones first, which is about the order in which a backward pass finishes them. So
     all ranks send the same, a resumed run does, and sums have the same bits. A rank sends its next bucket
     when its own gradients in it are final: which are, ranks need not agree on. A parameter without a gradient
-    counts as zero.
+    counts as zero. A bucket is a copy of its gradients, and their mean is put back where they lie.
 
     Gradients are summed in the engine's `communication_data_type`. In bfloat16 every rank's gradient and each
     of the W - 1 partial sums is rounded to 8 bits, so an element of the mean is off by at most
@@ -66,22 +69,21 @@ class Buckets:
         trained = [p for p in engine.module.parameters() if p.requires_grad]
         self.buckets = cut_buckets(trained[::-1], engine.zero_reduce_bucket_size())
         self._bucket_of = {id(p): number for number, bucket in enumerate(self.buckets) for p in bucket}
-        # buckets under way: gradients as one vector, what travels of them, and the work to wait for
-        self._sent: list[tuple[Tensor, Tensor, dist.Work]] = []
+        self._sent = 0  # buckets of this step
+        # those under way: parameters, what travels of their gradients, and the work to wait for
+        self._under_way: deque[tuple[list[Parameter], Tensor, dist.Work]] = deque()
         self._awaited: list[set[int]] = []  # of each bucket: parameters that the last pass has yet to reach
 
     @contextmanager
     def of_step(self) -> Iterator[None]:
-        self._sent = []
+        self._sent = 0
+        self._under_way.clear()
         yield
         self._send_all()
-        for gradients, wire, work in self._sent:
-            work.wait()
-            if wire is not gradients:
-                gradients.copy_(wire)
-            gradients.div_(self.world)
-        self._sent = []
-        self._hand_over()
+        while self._under_way:
+            self._put_back()
+        for bucket in self.buckets:  # of one rank: decayed as with several
+            _complete(bucket)
 
     def backward(self, loss: Tensor, final: bool) -> None:
         with self._sending(loss) if final and self.overlap and self.world > 1 else nullcontext():
@@ -106,7 +108,7 @@ class Buckets:
 
     def _on_gradient(self, parameter: Tensor) -> None:
         number = self._bucket_of[id(parameter)]
-        if number < len(self._sent):
+        if number < self._sent:
             raise RuntimeError(
                 f"a gradient of a parameter {list(parameter.shape)} came after its bucket had been sent: its "
                 "use is hidden from the graph of the last loss (a re-entrant checkpoint?)"
@@ -115,28 +117,40 @@ class Buckets:
         self._send_ready()
 
     def _send_ready(self) -> None:
-        while len(self._sent) < len(self.buckets) and not self._awaited[len(self._sent)]:
+        while self._sent < len(self.buckets) and not self._awaited[self._sent]:
             self._send_next()
 
     def _send_all(self) -> None:
-        while self.world > 1 and len(self._sent) < len(self.buckets):
+        while self.world > 1 and self._sent < len(self.buckets):
             self._send_next()
 
     def _send_next(self) -> None:
-        bucket = self.buckets[len(self._sent)]
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        whole = parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
-        for parameter, part in zip(bucket, whole.split([p.numel() for p in bucket])):
-            parameter.grad = part.view_as(parameter)  # frees the gradient of its own
-        wire = whole.to(self.dtype)
-        self._sent.append((whole, wire, dist.all_reduce(wire, async_op=True)))
+        if len(self._under_way) == UNDER_WAY:
+            self._put_back()
+        bucket = self.buckets[self._sent]
+        parts = [gradient.reshape(-1) for gradient in _complete(bucket)]
+        wire = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self.dtype)
+        self._under_way.append((bucket, wire, dist.all_reduce(wire, async_op=True)))
+        self._sent += 1
 
-    def _hand_over(self) -> None:
-        """Leave the gradients where the engine's optimizer takes them."""
-        for bucket in self.buckets:
-            for parameter in bucket:
-                if parameter.grad is None:  # of one rank: decayed as with several
-                    parameter.grad = torch.zeros_like(parameter)
+    def _put_back(self) -> None:
+        """Wait for the bucket that was sent first; leave its mean in the gradients."""
+        bucket, wire, work = self._under_way.popleft()
+        work.wait()
+        gradients = _complete(bucket)
+        mean = wire.to(gradients[0].dtype).div_(self.world)
+        parts = mean.split([gradient.numel() for gradient in gradients])
+        torch._foreach_copy_(gradients, [part.view_as(own) for part, own in zip(parts, gradients)])
+
+
+def _complete(parameters: list[Parameter]) -> list[Tensor]:
+    """Return the gradients of parameters, zeros where there were none."""
+    gradients = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients.append(parameter.grad)
+    return gradients
 
 
 def cut_buckets(parameters: list[Parameter], most: int) -> list[list[Parameter]]:

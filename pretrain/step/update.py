@@ -28,7 +28,7 @@ class Update:
     def __init__(self, engine, clip: float, scale: LossScale | None = None, graphs: Graphs | None = None):
         """
         Args:
-            clip: largest gradient norm; 0: any. (ZeRO 1 to 3 take it from the engine's configuration.)
+            clip: largest gradient norm; 0: any. (DeepSpeed's own step takes it from `deepspeed_config`.)
             scale: of float16, which follows what is finite.
             graphs: of the passes. Where they add gradients, the update becomes a graph, too.
         """
@@ -67,8 +67,9 @@ class Update:
         return norm, applied
 
     def _whole(self, loss: Tensor, limit: float) -> tuple[Tensor | float, Tensor, Tensor]:
-        if self._graph is not None and self._graph.stands:
+        if self._graph is not None and self._graph.graphs.on:  # else gradients do not stay where they are
             return self._graph.apply(loss, limit)
+        self._graph = None  # with it goes the memory of its pool
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if not gradients:
             self.engine.zero_grad()
@@ -158,6 +159,7 @@ class Shares:
         self._weights = [parts[rank] for parts in zero.parallel_partitioned_bit16_groups]
         for master, group in zip(self._masters, gradients.groups, strict=True):
             master.grad = group.narrow(0, rank * len(master), len(master))
+        gradients.keep()  # so that no step holds them twice
         zero.step, zero.zero_grad = self._step, lambda set_to_none=True: None
 
     def apply(self, loss: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -189,7 +191,7 @@ class UpdateGraph:
 
     def __init__(self, engine, graphs: Graphs, most: float, loss: Tensor):
         """most: the largest norm, or 0. loss: a scalar like those to come."""
-        self._engine, self._graphs, self._most = engine, graphs, most
+        self._engine, self.graphs, self._most = engine, graphs, most
         self._optimizer: AdamW = engine.optimizer
         graphs.gradients.keep()
         self._gradients = [own for _, own in graphs.gradients.pairs]
@@ -198,27 +200,24 @@ class UpdateGraph:
         self._limit, self._flags = torch.zeros_like(self._norm), loss.new_zeros(2, dtype=torch.bool)
         self._set: list[float] = []
         self._loss = torch.full_like(loss, math.nan)  # recording may run this, and must change nothing
-        self._repeat = graphs.record(self._body)
-
-    @property
-    def stands(self) -> bool:
-        """Whether the passes are still graphs; else gradients do not stay where they are."""
-        if not self._graphs.on:
-            self._optimizer.__dict__.pop("step", None)
-            self._engine.zero_grad = self._optimizer.zero_grad
-        return self._graphs.on
+        self._repeat = graphs.record_update(self._body)
 
     def apply(self, loss: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return `judged`'s three, of this step."""
-        self._graphs.gradients.keep()
+        self.graphs.gradients.keep()
         numbers = [group["lr"] for group in self._optimizer.param_groups] + [limit]
         if numbers != self._set:
             for place, number in zip([*self._rates, self._limit], numbers, strict=True):
                 place.fill_(number)
             self._set = numbers
         self._loss.copy_(loss)
-        self._optimizer.step, self._engine.zero_grad = self._repeat, lambda: None
-        self._engine.step()  # which also counts
+        engine, optimizer = self._engine, self._optimizer
+        optimizer.step, engine.zero_grad = self._repeat, lambda: None
+        try:
+            engine.step()  # which also counts
+        finally:  # another `Update` may follow on the same engine
+            del optimizer.step
+            engine.zero_grad = optimizer.zero_grad
         finite, sound = self._flags.clone()
         return self._norm.clone(), finite, sound
 

@@ -268,6 +268,7 @@ def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
         "train.micro_batch_tokens": "999",
         "train.balance": "off",
         "train.zero": "0",
+        "train.tf32": "off",
         "train.threads": "2",
         "train.rendezvous_seconds": "9",
         "data": "elsewhere",

@@ -29,22 +29,31 @@ from pretrain.step.graphs import Graphs, cuda_recorder
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
 
+TURNS = ("nothing", "anew", "given up")
+"""What happens after six steps: all is made anew on the same engine, as after a roll-back; graphs end."""
 
-def trained(stage: int, case: str, precision: str, record: Recorder | None) -> list[torch.Tensor]:
-    """Return the losses of six steps, and the weights after them."""
+
+def trained(
+    stage: int, case: str, precision: str, record: Recorder | None, turn: str = "nothing"
+) -> list[torch.Tensor]:
+    """Return the losses of ten steps, and the weights after them."""
     config, model = build(case, stage, precision, 0.2)
     engine = build_engine(model, config)
     engine.train()
-    graphs = Graphs(engine, "auto" if record else "off", record=record)
-    whole, update = WholeBatch(engine, 5, 150, graphs=graphs), Update(engine, 0.5, graphs=graphs)
     found = []
-    for step in range(6):
+    for step in range(10):
+        if step == 0 or (step == 6 and turn == "anew"):
+            graphs = Graphs(engine, "auto" if record else "off", record=record)
+            whole, update = WholeBatch(engine, 5, 150, graphs=graphs), Update(engine, 0.5, graphs=graphs)
+        elif step == 6 and turn == "given up":
+            graphs._give_up("no memory")
         for group in engine.optimizer.param_groups:
             group["lr"] = 1e-3 / (step + 3)
         batch = make_batch(5 + step % 2, model.objective.masked_copies, model.objective.roles)
         result = whole.compute(share(batch, dist.get_rank(), dist.get_world_size(), step))
         assert update.apply(result.losses["total"])[1]
         found += [loss.clone() for loss in result.losses.values()]
+    assert turn != "given up" or update._graph is None
     found += [parameter.detach().clone() for parameter in model.parameters()]
     engine.destroy()
     return found
@@ -57,15 +66,17 @@ def main() -> None:
     torch.set_num_threads(1)
     start_processes()
     for stage in stages.split(","):
-        record = Recorder(cuda_recorder() if device == "cuda" else None)
         with flash_on_cpu() if device == "cpu" else nullcontext():
             expected = trained(int(stage), case, precision, None)
-            found = trained(int(stage), case, precision, record)
-        differing = sum(not torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-        repeats: Counter[str] = Counter()
-        for body, count in zip(record.bodies, record.repeats, strict=True):
-            repeats[body.__qualname__] += count
-        report = {"differing": differing, "compared": len(found), "repeats": repeats}
+        report = {}
+        for turn in TURNS:
+            record = Recorder(cuda_recorder() if device == "cuda" else None)
+            with flash_on_cpu() if device == "cpu" else nullcontext():
+                found = trained(int(stage), case, precision, record, turn)
+            differing = sum(not torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+            repeated = zip(record.bodies, record.repeats, strict=True)
+            graphs = Counter(body.__qualname__ for body, count in repeated if count)
+            report[turn] = {"differing": differing, "compared": len(found), "graphs": graphs}
         Path(f"{out}.{stage}.{dist.get_rank()}").write_text(json.dumps(report))
 
 

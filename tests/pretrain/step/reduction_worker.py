@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pretrain.common.rendezvous import join
 from pretrain.model.precision import LossScale
-from pretrain.step.reduction import Buckets
+from pretrain.step.reduction import UNDER_WAY, Buckets
 
 WIDTH, LAYERS = 16, 6
 
@@ -86,22 +86,31 @@ def run(case: str, overlap: bool, dtype: torch.dtype, bucket: int) -> dict:
     own = {name: None if p.grad is None else p.grad.clone() for name, p in trained.items()}
     for p in trained.values():
         p.grad = None
-    reduction, during = Buckets(Engine(toy, dtype, bucket), overlap), 0
+    reduction, during, together = Buckets(Engine(toy, dtype, bucket), overlap), 0, 0
 
     def backward(loss: Tensor) -> None:
         nonlocal during
-        before = len(reduction._sent)
+        before = reduction._sent
         torch.autograd.backward(loss)
-        during += len(reduction._sent) - before
+        during += reduction._sent - before
 
-    scale = LossScale(toy, 2.0**10)
-    with reduction.of_step(), patch.object(Tensor, "backward", backward):
+    def all_reduce(wire: Tensor, async_op: bool = False) -> dist.Work | None:
+        nonlocal together
+        together = max(together, len(reduction._under_way) + async_op)
+        return real(wire, async_op=async_op)
+
+    scale, real = LossScale(toy, 2.0**10), dist.all_reduce
+    kept = toy.words.weight.grad = torch.zeros_like(toy.words.weight)
+    watched = patch.object(dist, "all_reduce", all_reduce)
+    with reduction.of_step(), patch.object(Tensor, "backward", backward), watched:
         first, last = losses(toy, rank, case)
         reduction.backward(first, final=False)
         with scale.applied() as factor:
             reduction.backward(last * factor, final=True)
         dist.all_reduce(torch.zeros(1))  # as losses' sums are
+    assert toy.words.weight.grad is kept
     return {
+        "together": together,
         "own": own,
         "mean": {name: p.grad.clone() for name, p in trained.items()},
         "frozen": toy.frozen.weight.grad,
@@ -113,7 +122,7 @@ def run(case: str, overlap: bool, dtype: torch.dtype, bucket: int) -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     join("gloo", 60, 60)
-    found: dict = {}
+    found: dict = {"most": UNDER_WAY}
     for case in ("plain", "idle", "shallow"):
         for overlap in (True, False):
             found[case, overlap] = run(case, overlap, torch.float32, 600)

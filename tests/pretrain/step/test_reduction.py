@@ -59,6 +59,13 @@ def test_buckets_leave_while_the_last_pass_runs(ranks):
         assert found["one bucket"]["during"] == found["one bucket"]["buckets"] == 1
 
 
+def test_no_more_buckets_are_under_way_than_may_be(ranks):
+    """However many there are: else all gradients would be there twice."""
+    for found in ranks:
+        assert found["plain", False]["together"] == found["most"] < found["plain", False]["buckets"]
+        assert found["plain", True]["together"] <= found["most"]
+
+
 def test_bfloat16_on_the_wire_is_off_by_no_more_than_its_roundings(ranks):
     mean, world = expected(ranks, "bf16"), len(ranks)
     sizes = {

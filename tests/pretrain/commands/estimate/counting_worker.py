@@ -107,7 +107,6 @@ def count(stage: int, dtype: str, gradients: dict) -> dict:
     for holder, name in (
         (engine, "_flush_coalesced_reduction_zero12"),
         (engine, "_flush_coalesced_reduction_zero3"),
-        (step.reduction, "_hand_over"),
     ):
         if hasattr(holder, name):
             setattr(holder, name, first_measured(getattr(holder, name)))
@@ -120,6 +119,8 @@ def count(stage: int, dtype: str, gradients: dict) -> dict:
         optimizer = engine.optimizer
         if stage <= 1:
             reduced = 0
+            updates = [master.grad for master in optimizer.single_partition_of_fp32_groups] if stage else []
+            local["bytes"] = bytes_of([*(p.grad for p in model.parameters() if p.requires_grad), *updates])
         elif stage == 3:
             reduced = bytes_of([optimizer.grad_partitions_flat_buffer])
         else:

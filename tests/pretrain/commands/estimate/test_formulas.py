@@ -50,15 +50,21 @@ def test_the_pass_that_needs_most_decides():
 
 
 def test_reduction_counts_where_it_needs_more_than_a_micro_batch():
-    """A bucket of 500 million elements is reserved on a GPU at stages 1 to 3; stage 1 uses it nowhere."""
+    """A bucket of 500 million elements is reserved on a GPU at stages 2 and 3, and at 1 with apex."""
     found = estimate.memory(MODEL, BATCH, replace(FOUR, zero=2))
     assert found["reduction"] == 4e6 + 2e9 + 1e6  # gradients in one piece, the bucket, the reduced share
     assert estimate.peak(found) == 4e6 + 4e6 + 2e6 + 1e6 + found["reduction"]
     assert estimate.memory(MODEL, BATCH, replace(FOUR, zero=0))["reduction"] == 4e6
-    small = replace(FOUR, zero=1, bucket=100_000, wire=2)
-    # a bucket in one piece, all in bfloat16, DeepSpeed's bucket, the reduced share
-    assert estimate.memory(MODEL, BATCH, small)["reduction"] == 4e5 + 2e6 + 4e5 + 1e6
-    assert estimate.memory(MODEL, BATCH, replace(small, ranks=1))["reduction"] == 4e5 + 4e6
+    small = replace(FOUR, zero=1, bucket=100_000)
+    assert estimate.memory(MODEL, BATCH, small)["reduction"] == 4 * 4e5  # four buckets under way
+    # in bfloat16: three, and the largest tensor, which is in float32, too
+    in_half = estimate.memory(MODEL, BATCH, replace(small, wire=2))["reduction"]
+    assert in_half == 3 * 2e5 + 8e5 + 1.6e6
+    # with apex DeepSpeed's bucket and the reduced share
+    apex = replace(small, apex=True)
+    assert estimate.memory(MODEL, BATCH, apex)["reduction"] == 4 * 4e5 + 4e5 + 1e6
+    assert estimate.memory(MODEL, BATCH, replace(apex, ranks=1))["reduction"] == 4e5 + 4e6
+    assert estimate.memory(MODEL, BATCH, replace(small, ranks=1))["reduction"] == 0
 
 
 def test_the_largest_micro_batch_fits_and_one_more_step_does_not():
