@@ -36,6 +36,7 @@ MAY = {
         "libraries, into a hidden folder",
     ),
     "pretrain.commands.export": ("TemporaryDirectory", "of an export on trial"),
+    "pretrain.commands.record.checking": ("TemporaryDirectory", "of what is made again to be compared"),
     "pretrain.export.sentence_transformers": ("save_file", "a library, into a hidden folder"),
     "pretrain.data.remote": ("TemporaryDirectory", "of a manifest that is not checked yet"),
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
@@ -139,6 +140,8 @@ TRIED_ALONE = {
     "pretrain.checkpoint.store": "one rename",
     "pretrain.telemetry.trackers": "one rename of each folder",
     "finetune.report.page": "each file is read by itself",
+    "pretrain.commands.record.board": "record.json is the last of a record; the table is made of all records",
+    "pretrain.commands.record.training": "seed-N.json says that a run is whole, else it begins anew",
 }
 """What one operation of `pretrain.common.files` holds together, which has its tests, and why it is enough."""
 _ONE_FILE = {"replace", "replace_durably", "write_atomically"}

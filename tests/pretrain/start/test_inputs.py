@@ -160,5 +160,5 @@ def test_every_augmentation_that_reads_something_names_it(tmp_path, monkeypatch,
     assert set(both.values()) == {"a", "b"}
     monkeypatch.setenv("CLEAR_DATA", str(tmp_path / "empty"))
     with pytest.raises(AugmentationError, match="no synonym table"):
-        monkeypatch.setattr("augment.tokens.synonyms._candidates", lambda: [tmp_path / "none"])
+        monkeypatch.setattr("augment.tokens.synonyms.wordnet_candidates", lambda: [tmp_path / "none"])
         resources(["subs"])
