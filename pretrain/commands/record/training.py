@@ -27,7 +27,15 @@ from pretrain.commands.record.tracks import (
     words_of,
 )
 from pretrain.common.errors import UserError
-from pretrain.common.files import copy_tree, discard, make_folder, replace_durably, sha256_of, to_json
+from pretrain.common.files import (
+    copy_tree,
+    discard,
+    make_folder,
+    replace,
+    replace_durably,
+    sha256_of,
+    to_json,
+)
 from pretrain.common.processes import failure_line, no_rank, run_to_end, start_logged, wait_for_end
 from pretrain.common.shutdown import STOP_FILE
 from pretrain.config.data import data_config
@@ -148,7 +156,7 @@ def _train(track: Track, seed: int, data: Path, eval_data: Path, run: Path) -> f
                         stamp = now
             elif not stopped:
                 stopped = True
-                (run / STOP_FILE).touch()
+                replace(run / STOP_FILE, b"")
 
         code = wait_for_end(start_logged(command, log, no_rank()), look)
     if code or not (best / WEIGHTS).is_file():
