@@ -116,8 +116,8 @@ def require_same(
         lines = [f"{source} was trained with other inputs than this start has:"]
         lines += [f"  {name} was {_short(before[name])}, is {_short(now[name])}" for name in refused]
         lines.append(
-            "Put them back (data by --data or --data.sets, others by the recipe or the environment; rules are "
-            "of the code's version), or start a new run from the export with --init."
+            "Put them back (data by --data or --data.sets, others by the recipe or the environment; rules "
+            "are of the code's version), or start a new run from the export with --init."
         )
         if free := [name for name in refused if name not in FIXED]:
             names = ",".join([*accepted, *free])
