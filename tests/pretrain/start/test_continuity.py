@@ -336,7 +336,7 @@ def test_the_remedy_of_a_loss_that_is_not_finite_is_accepted(tiny_data, tmp_path
         "train__warmup_steps": 0,
     }
     finish(start(command(tiny_data, run, **simcse)))
-    longer = simcse | {"checkpoint__resume": "auto", "train__steps": 10, "checkpoint__every": 0}
+    longer = simcse | {"checkpoint__resume": "auto", "train__steps": 30, "checkpoint__every": 0}
     output = finish(start(command(tiny_data, run, **longer, train__lr="1e37", train__clip=0)), expect=2)
     said = output[output.index("error: ") :]
     assert (
@@ -350,6 +350,6 @@ def test_the_remedy_of_a_loss_that_is_not_finite_is_accepted(tiny_data, tmp_path
     assert changed == {
         "train.lr": 1e-4,
         "train.clip": 0.5,
-        "train.steps": 10,
+        "train.steps": 30,
         "objective.simcse.temperature": 0.1,
     }
