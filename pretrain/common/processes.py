@@ -20,7 +20,6 @@ from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES
 
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", LOCAL_RANKS)
 _PR_SET_PDEATHSIG = 1
-_LOOK_SECONDS = 1.0
 _ABOVE = "the reason is above."
 _C = ctypes.CDLL(None)  # looked up before a fork, for which other threads may hold the loader's locks
 
@@ -148,16 +147,16 @@ def start_logged(
         )
 
 
-def wait_for_end(process: subprocess.Popen, while_running: Callable[[], None]) -> int:
+def wait_for_end(process: subprocess.Popen, while_running: Callable[[], None], every: float = 0.1) -> int:
     """Wait for the end of a process (`start_logged`); return its exit status.
 
-    `while_running` is called all the while; if it raises, the process and its children are ended first
-    (`end_session`).
+    `while_running` is called `every` so many seconds; if it raises, the process and its children are ended
+    first (`end_session`).
     """
     try:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(_LOOK_SECONDS)
+                return process.wait(every)
             while_running()
     except BaseException:
         end_session(process)

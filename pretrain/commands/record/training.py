@@ -158,7 +158,8 @@ def _train(track: Track, seed: int, data: Path, eval_data: Path, run: Path) -> f
                 stopped = True
                 replace(run / STOP_FILE, b"")
 
-        code = wait_for_end(start_logged(command, log, no_rank()), look)
+        # seldom: the run has the same cores
+        code = wait_for_end(start_logged(command, log, no_rank()), look, every=1.0)
     if code or not (best / WEIGHTS).is_file():
         raise UserError(f"seed {seed} gave no best/ ({failure_line(log)}); the whole log: {log}")
     if _written(best) - began > track.seconds and in_time.is_dir() and not changed_files(in_time):

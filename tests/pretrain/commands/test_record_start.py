@@ -134,7 +134,7 @@ def test_the_best_of_the_time_is_entered(late, entered, tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(training, "start_logged", lambda words, log, environment: given.append(environment))
 
-    def wait_for_end(process, look):
+    def wait_for_end(process, look, every):
         look()  # there is no best/ yet
         for seconds, content in ((10.0, "first"), (50.0, "second"), (late, "third")):
             write_best(run, content, 1e9 + seconds)
