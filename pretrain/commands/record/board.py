@@ -19,6 +19,7 @@ from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.export.folder import read_policy
 from pretrain.export.sums import WEIGHTS
+from pretrain.telemetry.formats import table
 from pretrain.telemetry.metrics_file import read_metrics
 
 RECORD, CURVE = "record.json", "curve.csv"
@@ -37,7 +38,8 @@ def enter(folder: Path, board: Path) -> Path:
         raise UserError(
             f"{folder} holds nothing that `clearly record start` has made, so no clock was running"
         )
-    about = read_json(folder / ABOUT)
+    about, (code, commit) = read_json(folder / ABOUT), code_here()
+    about["commit"] = about["commit"] or (commit if code == about["code"] else "")
     found = [path for path in folder.glob("seed-*/") if re.fullmatch(r"seed-\d+", path.name)]
     runs = sorted(found, key=lambda run: int(run.name[5:]))
     if broken := list(_broken_rules(folder, about, runs)):
@@ -86,12 +88,12 @@ def follows(config: Config, recipe: Path) -> bool:
 
 def _broken_rules(folder: Path, about: dict[str, Any], runs: list[Path]) -> Iterator[str]:
     """Yield what keeps trained seeds from being a record."""
-    track, (code, commit) = TRACKS[about["track"]], code_here()
+    track = TRACKS[about["track"]]
     if len(runs) < FEWEST_SEEDS:
         yield f"it has {len(runs)} seeds, and a record {FEWEST_SEEDS} or more"
     if sha256_of(folder / RECIPE) != about["recipe"]:
         yield f"{RECIPE} is not the one that was trained"
-    if not about["commit"] and (about["code"] != code or not commit):
+    if not about["commit"]:
         yield "no commit holds the code that trained it: commit that, and submit from it"
     for run in runs:
         found, model = read_json(run.with_suffix(".json")), model_of(track, run)
@@ -127,7 +129,6 @@ def _record_of(about: dict[str, Any], runs: list[Path]) -> dict[str, Any]:
     longest = max(one["seconds"] for one in seeds.values())
     return {
         **about,
-        "commit": about["commit"] or code_here()[1],
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "seconds": {"from_shards": longest, "from_text": round(longest + about["preparation"], 1)},
         "seeds": seeds,
@@ -149,8 +150,8 @@ def _curve(runs: list[Path]) -> Iterator[str]:
 def write_table(entered: list[dict[str, Any]], board: Path) -> None:
     """Write the table of all records into the page beside the board's folder; the last of a track stands."""
     order = list(TRACKS)
-    head = ["record", *LEGS, DEV, "seeds", "from shards", "from text", "machine", "date"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    head = ("record", *LEGS, DEV, "seeds", "from shards", "from text", "machine", "date")
+    rows: list[tuple[str, ...]] = []
     for one in sorted(entered, key=lambda one: (order.index(one["track"]), -one["number"])):
         name = f"{one['track']}-{one['number']}"
         cells = [f"[{name}]({board.name}/{name}/{RECORD})"]
@@ -159,9 +160,8 @@ def write_table(entered: list[dict[str, Any]], board: Path) -> None:
             cells.append(f"{score['mean']:.1f} ± {(score['high'] - score['low']) / 2:.1f}")
         cells += [str(len(one["seeds"])), *(f"{seconds:.0f} s" for seconds in one["seconds"].values())]
         cells += [f"{one['machine']['device']}, {one['machine']['cores']} cores", one["date"]]
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append(tuple(cells))
     page = board.with_suffix(".md")
     before, _, rest = (page.read_text("utf-8") if page.is_file() else "\n".join(MARKS)).partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    table = "\n".join(lines)
-    replace_durably(page, f"{before}{MARKS[0]}\n\n{table}\n\n{MARKS[1]}{after}".encode())
+    replace_durably(page, f"{before}{MARKS[0]}\n\n{table(head, rows)}\n\n{MARKS[1]}{after}".encode())
