@@ -80,7 +80,7 @@ class Evaluation:
     @property
     def file_name(self) -> str:
         """The name of its file and of what lies beside it, without an ending; hyphens replace blanks."""
-        return f"{self.evaluation}-{self.pooling.replace(' ', '-')}"
+        return file_name(self.evaluation, self.pooling)
 
     def add(
         self,
@@ -103,6 +103,11 @@ class Evaluation:
         """Mark the result as not comparable with published figures, and say why."""
         self.complete = False
         self.notes.append(note)
+
+
+def file_name(evaluation: str, pooling: str) -> str:
+    """Return `Evaluation.file_name` of an evaluation's name and a pooling."""
+    return f"{evaluation}-{pooling.replace(' ', '-')}"
 
 
 def sample_std(values: Sequence[float]) -> float | None:

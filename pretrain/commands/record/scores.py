@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from finetune.encoders.source import OWN_MODULES
-from finetune.results import read, read_if_there
+from finetune.results import file_name, read, read_if_there
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.record.tracks import HELD_OUT
 from pretrain.common.errors import UserError
@@ -57,7 +57,7 @@ def evaluate(model: Path, report: Path, eval_data: Path, retrieval: Path) -> dic
 def _file_of(report: Path, name: str, model: Path) -> tuple[Path, str]:
     """Return the file of an evaluation of a model by the pooling of its training, and that pooling."""
     pooling = (read_policy(model) or {}).get("pooling", OWN_MODULES)
-    return report / f"{name}-{pooling.replace(' ', '-')}.json", pooling
+    return report / f"{file_name(name, pooling)}.json", pooling
 
 
 def read_scores(report: Path, model: Path) -> dict[str, float]:
