@@ -107,10 +107,7 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
         print(f"  columns    {first} -> {second}", file=sys.stderr, flush=True)
     size = part_size(tasks, sources)
     heldout, total = _hold_out(tasks, sources, size, seed)
-    by_kind = {
-        kind: [(number, pair) for number, one in enumerate(heldout) for pair in one.get(kind, ())]
-        for kind in KINDS
-    }
+    by_kind = {kind: _pairs_of(heldout, kind) for kind in KINDS}
     found = {kind: len({first for _, (first, _) in pairs}) for kind, pairs in by_kind.items() if pairs}
     chosen = {kind: _choose(by_kind[kind], seed) for kind in found}
     spread = {kind: len(set(of_documents.values())) for kind, (*_, of_documents) in chosen.items()}
@@ -163,8 +160,7 @@ def make_sets(text: Path, folder: Path, kinds: Sequence[str], seed: int = 0) -> 
     hidden = folder.with_name(f".{folder.name}.tmp")
     remove_tree(hidden)
     for kind in kinds:
-        pairs = [(number, pair) for number, one in enumerate(documents) for pair in one.get(kind, ())]
-        passages, relevant, of_documents = _choose(pairs, seed)
+        passages, relevant, of_documents = _choose(_pairs_of(documents, kind), seed)
         if len(relevant) < FEWEST:
             raise UserError(f"{text} gives {len(relevant)} queries of kind {kind}; a set needs {FEWEST}")
         _write_set(hidden / FOLDER / kind, passages, relevant, of_documents)
@@ -274,6 +270,11 @@ def is_copy(document: Document, heldout: np.ndarray) -> bool:
     places = np.minimum(np.searchsorted(heldout, hashes), len(heldout) - 1)
     hits = heldout[places] == hashes
     return float(np.mean(hits[: len(found)])) > SHARED or bool(hits[len(found) :].any())
+
+
+def _pairs_of(documents: _HeldOut, kind: str) -> list[tuple[int, Pair]]:
+    """Return the pairs of a kind, each with the number of its document."""
+    return [(number, pair) for number, one in enumerate(documents) for pair in one.get(kind, ())]
 
 
 def _choose(
