@@ -35,7 +35,7 @@ def example(forked, tmp_path_factory):
     folder = tmp_path_factory.mktemp("session")
     write_corpus(folder / "corpus.txt", documents=100)
     write_layout(folder / "benchmarks")
-    code = (ROOT / "docs/use.md").read_text("utf-8").split("```python\n")[2].split("```")[0]
+    code = (ROOT / "docs/use.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
     names: dict = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
