@@ -203,7 +203,7 @@ def _train(track: Track, derive: str, seed: int, data: Path, eval_data: Path, ru
         make_derived(derive, best, data, model_of(derive, run))
     if (seconds := _written(model_of(derive, run)) - began) > track.seconds:
         raise UserError(
-            f"the encoder of seed {seed} was there after {seconds:.0f} s, and the track gives "
+            f"the encoder of seed {seed} was there after {seconds:.1f} s, and the track gives "
             f"{track.seconds:.0f}: lower train.steps, or evaluate.every"
         )
     return seconds
