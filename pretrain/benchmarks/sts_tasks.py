@@ -131,11 +131,7 @@ class StsEvaluator:
         return self._loaded[task]
 
     def choose(self, tasks: Iterable[str] | None) -> list[str]:
-        """Return these tasks, whose data is then there and whole; all that are available when None.
-
-        Raises:
-            UserError: as `load`, or no task at all.
-        """
+        """Return these tasks, whose data is then there and whole; all that are available when None."""
         chosen = list(tasks) if tasks is not None else self.available()
         if not chosen:
             where = f"under {self.data}" if self.data else "without --eval-data or CLEAR_DATA"
@@ -151,13 +147,8 @@ class StsEvaluator:
     def evaluate(self, embed: EmbedFunction, tasks: Iterable[str] | None = None) -> StsResults:
         """Score one embedding function.
 
-        Args:
-            embed: distinct sentences, in any order, to vectors [N, d]. Called once, with every distinct
-                sentence of all the tasks, so that no sentence is encoded twice.
-            tasks: task names; all that are available when None.
-
-        Raises:
-            UserError: no task available, a task's data damaged or absent; as `require_sound`.
+        embed: distinct sentences, in any order, to vectors [N, d]; called once, with those of all the tasks.
+        tasks: their names; all that are available when None.
         """
         return self.evaluate_poolings(lambda sentences: {"": embed(sentences)}, tasks)[""]
 

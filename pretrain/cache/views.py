@@ -42,10 +42,7 @@ def columns_of(config: Config) -> dict[str, str]:
 
 
 def cache_folder(config: Config, columns: dict[str, str]) -> Path:
-    """Return the folder of the views: beside the data, named by a digest of what decides them.
-
-    Views that older rules made have another digest.
-    """
+    """Return the folder of the views: beside the data, named by a digest of what decides them."""
     made: dict[str, Any] = {
         "columns": {name: str(parse(spec)) for name, spec in columns.items()},
         "copies": config.data.cache,

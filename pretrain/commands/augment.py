@@ -139,9 +139,8 @@ def preview(
 ) -> tuple[Table, str]:
     """Return a table of each sentence beside two views, by the keys of epoch 0 with this seed, and a summary.
 
-    texts_of_views: for every view the texts that augmentations of text changed, by number
-    (`Pipeline.texts`). A pipeline of such augmentations alone is shown as text, any other as its tokens
-    decode.
+    texts_of_views: for every view the texts that augmentations of text changed, by number. A pipeline of such
+    augmentations alone is shown as text, any other as its tokens decode.
     """
     batch = encode(sentences, tokenizer, Vocabulary.from_tokenizer(tokenizer))
     ids = np.arange(len(batch), dtype=np.uint64)
@@ -182,10 +181,10 @@ def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> li
     if not needs_text(aug):
         return [{}] * VIEWS
     pipeline, ids = build_texts(aug), np.arange(len(sentences), dtype=np.uint64)
-    if needs_parse(aug):
-        parses = [*parse_texts(sentences, find_parser(parser))]
-    else:
-        parses = [*map(without_parse, sentences)]
+    parsed = (
+        parse_texts(sentences, find_parser(parser)) if needs_parse(aug) else map(without_parse, sentences)
+    )
+    parses = [*parsed]
     return [pipeline.texts(view_keys(seed, ids, view), parses) for view in range(VIEWS)]
 
 

@@ -98,10 +98,7 @@ def described(reader: ShardReader) -> str:
 
 
 def names_of_labels(views: list[ViewSpec], reader: ShardReader) -> list[str] | None:
-    """Return the name of each label of the labelled view; None without such a view.
-
-    The names of labels in the data come from its manifest (a cache writes them), else they are numbers.
-    """
+    """Return the name of each label of the labelled view (a number if the data says none); None: no view."""
     labelled = [view for view in views if view.labelled]
     if not labelled:
         return None

@@ -169,10 +169,9 @@ def read_pairs(sources: list[Source]) -> tuple[list[Pair], list[str]]:
     negatives: dict[str, None] = {}
     for task in plan_tasks(sources, records=True):
         for record in records(task, sources[task.source]):
-            if not record.texts[_POSITIVE] or record.label is not None:
-                fault = (
-                    "has a label or score" if record.texts[_POSITIVE] else "has no positive (--positive-key)"
-                )
+            positive = record.texts[_POSITIVE]
+            if not positive or record.label is not None:
+                fault = "has a label or score" if positive else "has no positive (--positive-key)"
                 raise UserError(f"{readers.where(task, record.position)}: the record {fault}")
             pairs[record.texts[_TEXT], record.texts[_POSITIVE]] = None
             further = (record.texts[_NEGATIVE], *record.texts[_FURTHER:])
@@ -185,10 +184,7 @@ def read_pairs(sources: list[Source]) -> tuple[list[Pair], list[str]]:
 class Vectors:
     """What `mine_hard_negatives` asks of a SentenceTransformer, by any function that encodes.
 
-    Args:
-        encode: N texts and the prompt that stands before each -> float32[N, d].
-        query_prompt: stands before every text that negatives are sought for.
-        document_prompt: stands before every candidate.
+    encode: N texts and the prompt that stands before each -> float32[N, d].
     """
 
     def __init__(
@@ -226,10 +222,7 @@ def mine(
     """Return the triples of the pairs, in the order of the pairs, each pair's nearest negative first.
 
     A triple has a text, a positive, a negative, and its scores: the text's cosine with both. A pair may get
-    fewer than `num_negatives`, or none, if the limits refuse the rest.
-
-    Args:
-        candidates: texts that negatives may be, beside the positives of the pairs.
+    fewer than `num_negatives`, or none. candidates: texts that negatives may be, beside the positives.
     """
     from datasets import Dataset
     from sentence_transformers.util import mine_hard_negatives

@@ -90,12 +90,9 @@ class Flag(NamedTuple):
 class Command:
     """A function as a command.
 
-    Args:
-        name: what is typed to start it, as "clearly sweep plan".
-        keys: the flags of the function's `**` parameter, as (name, type, default, meaning); the function is
-            given their texts as they were typed.
-        first: names of the flags that the short help shows, in this order; the signature's first ten.
-        more_help: returns what stands at the end of the full help.
+    name: what is typed to start it, as "clearly sweep plan". keys: the flags of the function's `**`
+    parameter, as (name, type, default, meaning); it is given their texts as they were typed. first: the flags
+    that the short help shows; the signature's first ten. more_help: returns the end of the full help.
     """
 
     def __init__(

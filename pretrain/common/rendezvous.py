@@ -23,13 +23,8 @@ _SECONDS_BETWEEN_LINES = 30.0
 def join(backend: str, patience: float, seconds: float) -> None:
     """Form the process group with the other ranks at MASTER_ADDR:MASTER_PORT.
 
-    Args:
-        patience: seconds until all must have arrived, and again until all must be connected.
-        seconds: that a collective of the group may take.
-
-    Raises:
-        UserError: MASTER_PORT is no port; some did not arrive; the port is taken; or a rank was lost while
-            they connected.
+    patience: seconds until all must have arrived, and again until all must be connected. seconds: that a
+    collective of the group may take.
     """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], _port(world)

@@ -327,12 +327,7 @@ def _is_there(source: str) -> bool:
 
 
 def data_config(tree: dict[str, Any]) -> DataConfig:
-    """Return the configuration in a mapping of keys to values.
-
-    Raises:
-        UserError: a key is unknown (the nearest is named), or values are wrong, which one message names; or
-            an address holds a password.
-    """
+    """Return the configuration in a mapping of keys to values; one error names all that is wrong."""
     try:
         config = DataConfig(**tree)
     except ValidationError as error:

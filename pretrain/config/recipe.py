@@ -40,16 +40,13 @@ DEFAULT_RECIPE = RECIPES / "clear_micro.yaml"
 def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     """Read a YAML recipe, apply overrides, validate.
 
+    An override that changes nothing, of an objective that is not in the sum for instance, is refused. (A
+    recipe may have such settings: the config.yaml of a run has all.)
+
     Args:
         recipe: path of a YAML file, or name of one of ours (`find_recipe`), or None for the defaults.
         overrides: dotted key or short flag -> raw value (`{"train.lr": "1e-4", "aug": "del-word"}`). Strings
             are read by the type of their field (`typed_values.parse_value`).
-
-    Raises:
-        UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of
-            its type or contradicts another; an override is of an objective that is not in the sum, or changes
-            nothing without another setting. (A recipe may have such settings: the config.yaml of a run has
-            all.)
     """
     tree: dict[str, Any] = {}
     where = "flags"

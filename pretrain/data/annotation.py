@@ -39,11 +39,10 @@ _SUFFIX = {"<u2": "u16", "u1": "u8"}
 
 
 class Annotation:
-    """Text and parse of the N stored sequences of a chunk.
+    """Text and parse of the N stored sequences of a chunk, from members as `pack` makes them.
 
-    members: as `pack` makes them. language: of the parser. Raises KeyError or ValueError where members are
-    missing or cut, or name what is not there: rules follow heads until a root comes, and look words up in
-    tables, without a check of their own.
+    Raises KeyError or ValueError where members are missing or cut, or name what is not there: rules follow
+    heads until a root comes, and look words up in tables, without a check of their own.
     """
 
     __slots__ = (
@@ -96,10 +95,7 @@ class Annotation:
         return self._texts[self._text_ends[row] : self._text_ends[row + 1]].decode()
 
     def __getitem__(self, row: int) -> ParsedSentence:
-        """Return the sentence of a row.
-
-        It has no words where the row has no text, or one longer than `MOST_CHARACTERS`.
-        """
+        """Return the sentence of a row, without words if it has no text or one of over `MOST_CHARACTERS`."""
         return self._compiled.sentence(row)
 
 

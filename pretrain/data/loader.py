@@ -36,8 +36,7 @@ BLOCK_TOKENS = 1 << 20
 class LoaderSettings:
     """The order of the data, and who makes the batches.
 
-    seed: of order, masks and augmentations.
-    global_batch, lanes: B and L, see `pretrain.data.lanes`.
+    seed: of order, masks and augmentations. global_batch, lanes: B and L of `pretrain.data.lanes`.
     workers: processes; 0 makes the batches in this one.
     damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
     start_batch, growth_steps: of a batch that grows to B at first.
@@ -57,16 +56,9 @@ class LoaderSettings:
     def of(config: Config) -> "LoaderSettings":
         """Return what a run's configuration says."""
         train, data, sizes = config.train, config.data, config.batch_sizes
-        return LoaderSettings(
-            train.seed,
-            train.global_batch,
-            data.lanes,
-            data.workers,
-            data.damaged,
-            start_batch=sizes.start,
-            growth_steps=sizes.growth_steps,
-            no_duplicates=data.no_duplicates,
-        )
+        order = train.seed, train.global_batch, data.lanes
+        growth = sizes.start, sizes.growth_steps
+        return LoaderSettings(*order, data.workers, data.damaged, *growth, data.no_duplicates)
 
 
 @dataclass(frozen=True)
@@ -106,11 +98,8 @@ class Position:
 def require_negatives(reader: ShardReader, views: Sequence[ViewSpec]) -> None:
     """Raise UserError where a negative view would be the text itself, in every record."""
     for view in views:
-        if (
-            view.column == NEGATIVE
-            and NEGATIVE not in reader.columns
-            and parse(view.augmentation).is_identity
-        ):
+        itself = view.column == NEGATIVE and parse(view.augmentation).is_identity
+        if itself and NEGATIVE not in reader.columns:
             raise UserError(f"{reader.folder} has no column 'negative': set augment.negative")
 
 
@@ -118,17 +107,8 @@ class Loader:
     """This rank's batches for the steps start_step, ..., stop_step - 1, but for those that are jumped over.
 
     Iterating yields one `RankBatch` a step, the same whatever `workers` and, put together over ranks,
-    whatever `world_size`. It may be iterated again; leaving an iteration stops its workers.
-
-    Args:
-        reader: of the split to train on.
-        spec: what to make of each sequence.
-
-    Raises:
-        UserError: lanes, batch and world size do not fit; two views are labelled; an augmentation works on
-            text, and the data has none; the corpus is smaller than a batch; its longest sequence is longer
-            than max_length. Raised by a worker, it arrives here as it was.
-        AugmentationError: a specification is wrong, or a labelled view's is no list of alternatives.
+    whatever `world_size`. It may be iterated again; leaving an iteration stops its workers. An error of a
+    worker arrives here as it was.
     """
 
     def __init__(
@@ -139,11 +119,9 @@ class Loader:
         self.lanes = lanes_of(reader, settings)
         self.groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
         largest = max(stop - start for start, stop in self.groups)
-        self.block_steps = _block_steps(
-            largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences
-        )
-        # A lane is in one chunk at a time, and crosses into others within a block; with a little room to
-        # spare.
+        a_step, length = largest * self.lanes.per_lane, max(reader.num_tokens / reader.num_sequences, 1.0)
+        self.block_steps = max(1, min(-(-BLOCK_SEQUENCES // a_step), int(BLOCK_TOKENS / (a_step * length))))
+        # A lane is in one chunk at a time, and crosses into others within a block; with room to spare.
         chunks_a_lane = 1 + self.block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
         self.maker = BlockMaker(
             reader,
@@ -156,10 +134,7 @@ class Loader:
         )
 
     def counts(self, step: int) -> dict[str, dict[str, int]]:
-        """Return, as `sets`, how many sequences of each set `step` steps have had; nothing of one set.
-
-        Steps that are jumped over count.
-        """
+        """Return, as `sets`, how many sequences of each set `step` steps have had; nothing of one set."""
         if not isinstance(self.lanes, MixedLanes):
             return {}
         folders = [part.folder for part in self.reader.parts]
@@ -184,7 +159,7 @@ class Loader:
                     yield first, min(first + self.block_steps, stop)
 
     def items(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield what each block is of: (first step, stop step, first lane, stop lane). They may be millions.
+        """Yield (first step, stop step, first lane, stop lane) of each block: they may be millions.
 
         The groups of lanes take turns, and so do the workers: a worker always gets the same group.
         """
@@ -236,9 +211,6 @@ def identities_of(reader: ShardReader) -> np.ndarray:
     """Return the identities of the anchor and the positives of every record, int64[T, M]; reads all data.
 
     A positive that a record lacks counts as its anchor.
-
-    Raises:
-        DamagedShard: a chunk cannot be read.
     """
     names = [name for name in reader.columns if name == "text" or column_of(name) == "positive"]
     found = np.empty((len(names), reader.num_sequences), np.int64)
@@ -275,9 +247,3 @@ def _split_lanes(start: int, stop: int, workers: int) -> list[tuple[int, int]]:
     groups = next(g for g in range(max(workers, 1), 0, -1) if max(workers, 1) % g == 0 and g <= stop - start)
     bounds = start + np.arange(groups + 1) * (stop - start) // groups
     return [(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
-
-
-def _block_steps(sequences_a_step: int, tokens_a_sequence: float) -> int:
-    wanted = -(-BLOCK_SEQUENCES // sequences_a_step)
-    affordable = int(BLOCK_TOKENS / (sequences_a_step * max(tokens_a_sequence, 1.0)))
-    return max(1, min(wanted, affordable))

@@ -135,7 +135,7 @@ def cut_and_pack(
 ) -> list[MicroBatch]:
     """Cut sequences into `count` micro-batches, and pack each.
 
-    seeds: where each is to run in a random state of its own, what tells this pass from others (`micro_seed`).
+    seeds: what tells this pass from others (`micro_seed`), if each runs in a random state of its own.
     """
     return [
         pack(sequences, rows, device, keys, None if seeds is None else micro_seed(*seeds, index))

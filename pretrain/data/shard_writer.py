@@ -27,11 +27,7 @@ def token_dtype(vocabulary_size: int) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a small file durably.
-
-    Raises:
-        UserError: the disk is full.
-    """
+    """Replace a small file durably. Raises UserError where the disk is full."""
     with naming_full_disk(path):
         files.replace_durably(path, data)
 
@@ -86,8 +82,7 @@ class ShardWriter:
         """Append one chunk; the starts index into `sequences.ids` (int, ascending).
 
         columns: sequences of a record, which follow each other. labels: int[records], or scores,
-        float[records], or None. annotation: of the sequences, as `pretrain.data.annotation.pack` makes it, or
-        None.
+        float[records]. annotation: of the sequences, as `pretrain.data.annotation.pack` makes it.
         """
         nothing = np.empty(0, np.uint32)
         key = f"{len(self._rows):06d}"

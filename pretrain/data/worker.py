@@ -44,13 +44,7 @@ def synonyms_for(
 def build_for(
     reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None
 ) -> Pipeline:
-    """Build the pipeline of a specification for views of this data.
-
-    Raises:
-        AugmentationError: the specification is wrong, or what it needs is missing.
-        UserError: it has augmentations of text, and the data was prepared without them, or has texts that
-            were cut.
-    """
+    """Build the pipeline of a specification for views of this data."""
     if not needs_text(spec):
         return build(spec, vocabulary, synonyms)
     if reader.annotation is None:
@@ -70,17 +64,12 @@ class BlockMaker:
     """Reads, draws, masks and augments. Pickles and forks; a process reads nothing before its first block.
 
     Args:
-        reader, lanes: the split, and its order.
-        spec: what to make of each sequence.
         skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
         recorded: substitutions of the run so far. Their chunks are taken as damaged unread, so that a run
             resumed after a repair stays the same run.
         replaying: each of them holds from its own step on (`pretrain.data.damage.replay`), and nothing
             else is replaced: the batches are those of the steps that were done.
         slots: chunks to keep in memory.
-
-    Raises:
-        AugmentationError, UserError: as `build_for`.
 
     A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict:
     step, epoch, lane, chunk, replacement, reason; passed, the chunks that would have stood before the
@@ -111,12 +100,7 @@ class BlockMaker:
         return ChunkCache(self.reader, self.slots, self.spec.vocabulary.size, keep_text)
 
     def make(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> RankBatch:
-        """Make the block of steps [first_step, stop_step) for lanes [lane_start, lane_stop).
-
-        Raises:
-            DamagedShard: a chunk is damaged and the policy is to refuse.
-            UserError: a sequence is longer than the model takes, or no chunk can stand in for a damaged one.
-        """
+        """Make the block of steps [first_step, stop_step) for lanes [lane_start, lane_stop)."""
         spec, masking, seed = self.spec, self.spec.masking, self.lanes.seed
         places, substitutions = self.draw(first_step, stop_step, lane_start, lane_stop)
         original, ids = self._cache.gather(places), self._cache.numbers(places)
@@ -124,17 +108,9 @@ class BlockMaker:
         steps = np.arange(first_step, stop_step)
         epochs = np.repeat(self.lanes.epochs_of(steps), len(original) // len(steps))
         rates = np.repeat(masking.rate_at(steps), len(original) // len(steps))
-        masked = [
-            mask_tokens(
-                original,
-                sequence_keys(seed, epochs, ids, copy, "mask"),
-                spec.vocabulary,
-                rates,
-                masking.mask,
-                masking.random,
-            )
-            for copy in range(masking.copies)
-        ]
+        how = spec.vocabulary, rates, masking.mask, masking.random
+        keys_of_copies = (sequence_keys(seed, epochs, ids, copy, "mask") for copy in range(masking.copies))
+        masked = [mask_tokens(original, keys, *how) for keys in keys_of_copies]
         views: dict[str, View] = {}
         labels = self._cache.labels(places) if self.reader.scored else None
         identity_of_text = sequence_identities(original)

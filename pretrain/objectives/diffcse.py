@@ -28,8 +28,7 @@ class Diffcse(Objective):
     drawn from its distribution, at masked positions only.
 
     As in the public code the generator's dropout is on. Padding counts nowhere (in the code it does, so that
-    its loss depends on the padding's width). The gradient that reaches the sentence vector is that of the
-    whole global batch, batch norm included, whatever the number of micro-batches and ranks.
+    its loss depends on the padding's width).
     """
 
     sequence_term = "diffcse_replaced_token"
@@ -132,9 +131,8 @@ class Diffcse(Objective):
     def edit(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
         """Return the generator's version of packed ids, int64[T].
 
-        What is masked depends on a sequence's key (uint64[n]) alone.
-
-        A token that the generator does not know is shown to it as [MASK], and stays unchanged.
+        What is masked depends on a sequence's key (uint64[n]) alone. A token that the generator does not know
+        is shown to it as [MASK], and stays unchanged.
         """
         if not len(ids):
             return ids
@@ -169,10 +167,8 @@ class Diffcse(Objective):
 def replaced_token_loss(logits: Tensor, replaced: Tensor) -> Tensor:
     """SUM over the tokens of -log p(replaced or not): a scalar, float32 (float64 from float64).
 
-    A sum, because the right mean is over the tokens of the whole global batch, which only the caller knows.
     All tokens count, position 0 too, whose embedding is the sentence vector and which is never replaced: as
-    in the authors' code. Padding does not exist in packed rows; the authors' code counts it as class 0, so
-    that its loss depends on the padding's width (voidism/DiffCSE#25).
+    in the authors' code, which counts padding too, as class 0 (voidism/DiffCSE#25).
 
     logits: [T, 2] of a packed row. replaced: bool[T], where the token is not the original's.
     """

@@ -107,10 +107,8 @@ LEARNED = 20
 class Check:
     """A condition on the figures of rows of metrics, and the warning that it gives.
 
-    figures: names in a row, flattened; the check is of rows that have them all.
-    holds: whether the condition holds for these values, in this order.
-    message: {0}, {1} ... are the values.
-    rows: number of consecutive rows that must meet the condition.
+    figures: names in a row, flattened; the check is of rows that have them all. holds: of their values, in
+    this order. message: {0}, {1} ... are the values. rows: how many in succession must meet the condition.
     """
 
     figures: tuple[str, ...]
@@ -202,9 +200,8 @@ class Monitor:
         """
         Args:
             explosion: a gradient norm this many times the running median (of 100 steps) is an alarm.
-            advice: what to change after one.
+            advice, quiet: what to change after one, and the steps between two.
             terms: the sections of the objectives in use, whose settings alarms name.
-            quiet: steps between two alarms of an exploding gradient.
             state: what `memory` returned at the checkpoint that the run resumes from.
         """
         self.explosion, self.advice, self.terms, self.quiet = explosion, advice, terms, quiet
@@ -230,11 +227,8 @@ class Monitor:
     ) -> dict[str, Tensor | float]:
         """Return the measures that the module lists: scalars on the vectors' device, which are not read.
 
-        Args:
-            views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
-            lengths: int64[N], tokens of the original sequences; on the CPU.
-            negatives: how many an anchor is contrasted with, in the mean; None: the objective has none.
-            spectrum: whether to compute effective_rank, which decomposes a matrix.
+        views: float[2, N, d], the global batch's vectors, of any norm. lengths: int64[N], tokens of the
+        originals; on the CPU. negatives: of an anchor, in the mean. spectrum: whether with effective_rank.
         """
         count = views.shape[1]
         # Evenly spaced rows: every rank's and lane's share is in the sample.
@@ -261,10 +255,8 @@ class Monitor:
     ) -> list[str]:
         """Return the alarms of the rows up to this one: each names what was seen, since when, what to try.
 
-        Args:
-            losses: name -> mean loss of the row; "contrastive" is compared with chance.
-            metrics: the row's means of what `measure` returned (may lack any), and its shares.
-            risen: whether all losses have their full weight: else nothing is said of shares.
+        losses: name -> mean loss of the row; "contrastive" is compared with chance. metrics: the row's means
+        of `measure`, and its shares, of which nothing is said until all losses have `risen`.
         """
         figures, alarms, self.dead_loss = dict(flatten(metrics)), [], False
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:

@@ -26,14 +26,7 @@ from pydantic import BaseModel, Field
 from augment.core.own_code import allowed, words_allow_nothing
 from pretrain.commands.sweep.evaluations import LIGHT, evaluate, models_of
 from pretrain.commands.sweep.file import Sweep, expand, read_sweep, sweep_of
-from pretrain.commands.sweep.runs import (
-    StopRequested,
-    SweepPlan,
-    SweepRun,
-    Trainer,
-    run_of,
-    slug,
-)
+from pretrain.commands.sweep.runs import StopRequested, SweepPlan, SweepRun, Trainer, run_of, slug
 from pretrain.commands.sweep.table import collect, write
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
@@ -59,8 +52,7 @@ class SweepFlags(BaseModel):
     )
     recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
     evaluations: cli.Names = Field(
-        (),
-        description="which evaluations to run beside sts and geometry, by commas, or all",
+        (), description="which evaluations to run beside sts and geometry, by commas, or all"
     )
     launch: str = Field(
         "",

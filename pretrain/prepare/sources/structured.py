@@ -33,9 +33,6 @@ def structured(task: ReadTask, source: Source, faults: Faults, whole: bool = Fal
     """Yield the documents of a task that was planned for structure, in order.
 
     whole: the task was planned for all of the text: a row's columns, all texts of each, are one document.
-
-    Raises:
-        UserError: the data is not what its name says, or cannot be read.
     """
     if task.kind in MARKUP.values():
         with naming_damage(task.place), open_file(task.place) as stream:
