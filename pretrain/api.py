@@ -293,9 +293,8 @@ def overrides_of(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as a recipe has them: a path is a text."""
-    return {
-        key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in values.items()
-    }
+    plain = {key: os.fspath(value) for key, value in values.items() if isinstance(value, os.PathLike)}
+    return {**values, **plain}
 
 
 @contextmanager

@@ -82,9 +82,8 @@ def start(
         if dry_run:
             empty_run_folder(config.run_folder)
         with Watchdog(config.run_folder, config.train.step_deadline) as watchdog:
-            run = (kind or TrainingRun)(
-                config, default_recipe, min(config.train.steps, 2) if dry_run else None, watchdog
-            )
+            stop = min(config.train.steps, 2) if dry_run else None
+            run = (kind or TrainingRun)(config, default_recipe, stop, watchdog)
             run.open()
             run.build()
             code = run.loop()

@@ -27,9 +27,8 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
         except UnicodeEncodeError:
             raise UserError(f"sentence {number} has half of a surrogate pair: {sentence[:60]!a}") from None
     index: dict[str, int] = {}
-    rows = np.fromiter(
-        (index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences)
-    )
+    numbers = (index.setdefault(sentence, len(index)) for sentence in sentences)
+    rows = np.fromiter(numbers, np.int64, len(sentences))
     different = list(index)
     found = encode(different)
     if hasattr(found, "detach"):  # a torch tensor, perhaps on a GPU

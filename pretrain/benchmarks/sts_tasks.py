@@ -121,9 +121,8 @@ class StsEvaluator:
         if task not in self._loaded:
             missing = self._missing(task)
             if missing:
-                where = (
-                    f"{missing[0]} is not there" if self.data else "--eval-data and CLEAR_DATA name no folder"
-                )
+                absent = f"{missing[0]} is not there"
+                where = absent if self.data else "--eval-data and CLEAR_DATA name no folder"
                 raise UserError(f"{task}: {where}; the data folder must hold SentEval/STS and SentEval/SICK")
             assert self.data is not None
             read = _read_year if task in YEAR_SUBSETS else _read_tables

@@ -281,9 +281,7 @@ class CacheFlags(BaseModel):
     negative: str | None = Field(None, description="column `negative`: any specification, as neg")
     seed: int = Field(42, ge=0, description="of all draws")
     resample: int = Field(1, ge=1, description="copies of a training sentence, each with its own draws")
-    synonyms: str | None = Field(
-        None, description="table for augmentations that need one; none: usual places"
-    )
+    synonyms: str | None = Field(None, description="table for augmentations that need one; none: the usual")
     workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
     progress: bool = Field(True, description="show progress bars")
 

@@ -103,9 +103,8 @@ def _require_same_resources(
     for name, where in read.items():
         now = resource_hash(where)
         if now is not None and made.get(name, now) != now:
-            raise UserError(
-                f"{folder} was made with another {name} than {where}: restore it, or remove the folder"
-            )
+            what = f"{folder} was made with another {name} than {where}"
+            raise UserError(f"{what}: restore it, or remove the folder")
 
 
 def trains_on(config: Config) -> Config:

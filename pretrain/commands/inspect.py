@@ -71,9 +71,8 @@ def inspect(
         f"{settings.batch_sizes.at_step(batch.step):,} sequences"
     )
     for entry in batch.substitutions:
-        console.print(
-            "chunk {chunk} is damaged ({reason}): chunk {replacement} in its place".format_map(entry)
-        )
+        said = "chunk {chunk} is damaged ({reason}): chunk {replacement} in its place"
+        console.print(said.format_map(entry))
     console.print(shape_table(batch, settings.train.micro_batch_tokens, views))
     names = names_of_labels(views, reader)
     for role, view in batch.views.items():

@@ -70,9 +70,7 @@ class MiningOptions(BaseModel, extra="forbid"):
 class PairColumns(BaseModel):
     """Where a record of the pairs has what is read; as in `Source`."""
 
-    text_key: str = Field(
-        "text", description="column of the texts that negatives are sought for (also: anchor, sent0)"
-    )
+    text_key: str = Field("text", description="column of texts to find negatives for (also: anchor, sent0)")
     positive_key: str = Field("positive", description="column of the texts that mean the same (also: sent1)")
     other_fields: Literal["refuse", "ignore"] = Field("refuse", description="what to do about other columns")
 
@@ -80,9 +78,7 @@ class PairColumns(BaseModel):
 class Encoding(BaseModel):
     """How texts become vectors."""
 
-    query_prompt: str = Field(
-        "", description="stands before every text when it is encoded; without it, the model's own"
-    )
+    query_prompt: str = Field("", description="stands before every text; without it, the model's own")
     document_prompt: str = Field("", description="the same for candidates")
     pooling: Pooling = ""
     precision: VectorPrecision = "fp32"

@@ -162,9 +162,8 @@ def end_session(process: subprocess.Popen, patience: float = 5.0) -> None:
 def failure_line(log: Path) -> str:
     """Return the last error that a failed process printed and that gives a reason, else its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [
-        line for line in lines if line.split("] ")[-1].startswith("error: ") and not line.endswith(_ABOVE)
-    ]
+    errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
+    errors = [line for line in errors if not line.endswith(_ABOVE)]
     return (errors or lines or ["it printed nothing"])[-1]
 
 

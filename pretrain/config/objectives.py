@@ -103,9 +103,8 @@ class ObjectiveConfig(Section):
     @property
     def frozen(self) -> dict[str, str]:
         """Return key -> the frozen encoder that it names: of false negatives, or to be near to."""
-        named = {
-            f"objective.{part}.model": getattr(self, part).model for part in DISTILLING if part in self.parts
-        }
+        there = [part for part in DISTILLING if part in self.parts]
+        named = {f"objective.{part}.model": getattr(self, part).model for part in there}
         if self.parts != ("mlm",):
             named |= {"objective.false_negatives.guide": self.false_negatives.model}
         return {key: model for key, model in named.items() if model is not None}
@@ -171,6 +170,5 @@ def readers(keys: Iterable[str]) -> str:
     """Name the objectives whose settings the dotted keys are."""
     own = {"contrastive": "clear", "options": "FILE.py:CLASS"}
     own |= dict.fromkeys(OF_CONTRASTIVE_LOSSES, "objectives with a contrastive loss")
-    return " and ".join(
-        dict.fromkeys(own.get(section, section) for section in (key.split(".")[1] for key in keys))
-    )
+    sections = dict.fromkeys(key.split(".")[1] for key in keys)
+    return " and ".join(dict.fromkeys(own.get(section, section) for section in sections))

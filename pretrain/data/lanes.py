@@ -330,9 +330,8 @@ class MixedLanes(Lanes):
     ) -> None:
         for number, sizes in enumerate(sets, 1):
             if sizes.sum() < global_batch:
-                raise UserError(
-                    f"lower train.global_batch: set {number} of data.sets has {sizes.sum():,} sequences"
-                )
+                few = f"set {number} of data.sets has {sizes.sum():,} sequences"
+                raise UserError(f"lower train.global_batch: {few}")
         self.sets = [Lanes(sizes, seed, global_batch, lanes) for sizes in sets]
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)
         self.per_lane, self.sizes = self.sets[0].per_lane, self.sets[0].sizes

@@ -66,10 +66,9 @@ class Position:
     """Where a process stands in the run: the steps to load, and whose share of them.
 
     start_step, stop_step: where to begin (any step costs the same), and to end.
-    rank, world_size: of this process; world_size divides lanes.
     recorded: substitutions that the run has recorded up to start_step (in its checkpoint). Their chunks are
-        replaced again unread, whatever `LoaderSettings.damaged` says, and what is recorded is not listed
-        again.
+        replaced again unread, whatever `LoaderSettings.damaged` says, so that a run resumed after a repair
+        stays the same run; and what is recorded is not listed again.
     replaying: make batches that the run has read already: each recorded substitution holds from its own step
         on, and no other is made.
     jumps: (first step, stop step) of steps that are not loaded (`train.faults.jump`), in order.

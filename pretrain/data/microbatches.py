@@ -60,11 +60,7 @@ def micro_seed(*path: int) -> int:
 
 
 def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
-    """Return the fewest micro-batches of at most `budget` tokens that sequences can be cut into.
-
-    lengths: int64[R]. The count is what `cut` needs, with its balanced cuts in order of length; 0 for no
-    sequences.
-    """
+    """Return the fewest micro-batches of at most `budget` tokens that `cut` needs for lengths int64[R]."""
     if not len(lengths):
         return 0
     longest = int(lengths.max())

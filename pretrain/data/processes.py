@@ -76,9 +76,8 @@ class WorkerProcesses:
         assert dead.exitcode is not None
         if dead.exitcode < 0:
             name = signal.Signals(-dead.exitcode).name
-            how = f"was killed by {name}" + (
-                ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
-            )
+            memory = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
+            how = f"was killed by {name}{memory}"
         else:
             how = f"ended with status {dead.exitcode}"
         count = len(self._workers)

@@ -66,9 +66,8 @@ class ShardWriter:
             files.make_folder(self.path.parent)
             self._partial, self._stream = files.open_partial(self.path, temporary)
         # Fixed time, owner and mode, no encoder: the same arrays give the same bytes.
-        self._tar = webdataset.TarWriter(
-            self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444
-        )
+        fixed = {"mtime": 0.0, "user": "", "group": "", "mode": 0o444}
+        self._tar = webdataset.TarWriter(self._stream, encoder=False, **fixed)
 
     def write(
         self,
@@ -100,9 +99,8 @@ class ShardWriter:
         begin = self._tar.tarstream.offset
         with naming_full_disk(self.path):
             self._tar.write({"__key__": key, **sample})
-        self._rows.append(
-            [begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)]
-        )
+        size = self._tar.tarstream.offset - begin
+        self._rows.append([begin, size, len(sequences) // columns, int(sequences.num_tokens)])
 
     def __enter__(self) -> "ShardWriter":
         return self

@@ -206,9 +206,8 @@ def _as_written(tokenizer: Any, place: str) -> Any:
 
     if type(tokenizer.backend_tokenizer.model).__name__ != "Unigram":
         return tokenizer
-    file = cached_file(
-        os.path.expanduser(place), "tokenizer.json", _raise_exceptions_for_missing_entries=False
-    )
+    folder = os.path.expanduser(place)
+    file = cached_file(folder, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
     return tokenizer if file is None else with_backend(tokenizer, Tokenizer.from_file(file))
 
 
@@ -343,9 +342,8 @@ def encode(tokenizer: "Tokenizer", texts: list[str], batch: int = 4096) -> Ragge
     arrays: list[np.ndarray] = []
     lengths: list[int] = []
     for start in range(0, len(texts), batch):
-        ids = [
-            e.ids for e in tokenizer.encode_batch_fast(texts[start : start + batch], add_special_tokens=False)
-        ]
+        some = tokenizer.encode_batch_fast(texts[start : start + batch], add_special_tokens=False)
+        ids = [encoding.ids for encoding in some]
         lengths += map(len, ids)
         arrays.append(np.fromiter((i for sequence in ids for i in sequence), np.int32, sum(map(len, ids))))
     tokens = np.concatenate(arrays) if arrays else np.empty(0, np.int32)

@@ -7,6 +7,7 @@ work and never what comes out.
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,8 @@ def build_for(
     if reader.annotation is None:
         raise UserError(f"{spec!r} works on text: prepare {reader.folder} with --annotate MODEL")
     if reader.annotation.get("texts") != WHOLE:
-        raise UserError(
-            f"{reader.folder} has cut texts, {spec!r} needs whole ones: prepare it with --overwrite"
-        )
+        cut = f"{reader.folder} has cut texts, {spec!r} needs whole ones"
+        raise UserError(f"{cut}: prepare it with --overwrite")
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(reader.tokenizer_path / "tokenizer.json"))
@@ -63,13 +63,8 @@ def build_for(
 class BlockMaker:
     """Reads, draws, masks and augments. Pickles and forks; a process reads nothing before its first block.
 
-    Args:
-        skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
-        recorded: substitutions of the run so far. Their chunks are taken as damaged unread, so that a run
-            resumed after a repair stays the same run.
-        replaying: each of them holds from its own step on (`pretrain.data.damage.replay`), and nothing
-            else is replaced: the batches are those of the steps that were done.
-        slots: chunks to keep in memory.
+    skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard. slots: chunks to
+    keep in memory. recorded, replaying: as of `pretrain.data.loader.Position`.
 
     A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict:
     step, epoch, lane, chunk, replacement, reason; passed, the chunks that would have stood before the
@@ -133,9 +128,8 @@ class BlockMaker:
                     else labels_of(wanted, pipeline.choices(keys), ~equal_sequences(source, tokens))
                 )
         of_views = [masking_words(ids, copy, one.batch, one.positions) for copy, one in enumerate(masked)]
-        of_views += [
-            view_words(ids, role, view.tokens, view.identities, view.present) for role, view in views.items()
-        ]
+        for role, view in views.items():
+            of_views.append(view_words(ids, role, view.tokens, view.identities, view.present))
         if labels is not None:
             of_views.append(label_words(ids, labels))
         words = batch_words(sequence_words(ids, identity_of_text), of_views)
@@ -231,9 +225,7 @@ class BlockMaker:
                             "passed": passed,
                             "reason": self._damaged[number],
                         }
-        return sorted(
-            substitutions.values(), key=lambda entry: (entry["step"], entry["lane"], entry["chunk"])
-        )
+        return sorted(substitutions.values(), key=itemgetter("step", "lane", "chunk"))
 
     def _replacement(self, epoch: int, chunk: int, needed: set[int]) -> tuple[int, list[int]]:
         """Return the chunk to read in place of a damaged one, and the damaged chunks that come before it."""
@@ -249,9 +241,8 @@ class BlockMaker:
                         raise
             if candidate != chunk and candidate not in passed:
                 passed.append(candidate)
-        raise UserError(
-            f"{self.reader.folder}: chunk {chunk} is damaged, and {_ATTEMPTS} others: restore them"
-        )
+        damaged = f"chunk {chunk} is damaged, and {_ATTEMPTS} others"
+        raise UserError(f"{self.reader.folder}: {damaged}: restore them")
 
     def _check_lengths(self, original: Ragged, ids: np.ndarray) -> None:
         longest = self.spec.max_length

@@ -273,9 +273,8 @@ def softmax_over_candidates(
     """
     tile = tile or tile_rows(anchors.device, len(candidates))
     others = None if candidates is anchors else candidates  # one array takes both gradients where it is None
-    return TiledSoftmax.apply(
-        anchors, others, own_logits, positives, inverse(temperature), adjustments, tile, weights
-    )
+    scale = inverse(temperature)
+    return TiledSoftmax.apply(anchors, others, own_logits, positives, scale, adjustments, tile, weights)
 
 
 class TiledSoftmax(torch.autograd.Function):

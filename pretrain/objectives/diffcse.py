@@ -105,9 +105,8 @@ class Diffcse(Objective):
         logits, replaced = self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids
         if self.probe is not None:
             right = (logits[:, 1] > logits[:, 0]) == replaced
-            self.probe.add(
-                right=right.sum(), original=(~replaced).sum(), tokens=torch.ones_like(replaced).sum()
-            )
+            tokens = torch.ones_like(replaced).sum()
+            self.probe.add(right=right.sum(), original=(~replaced).sum(), tokens=tokens)
         return replaced_token_loss(logits, replaced)
 
     def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -148,9 +147,8 @@ class Diffcse(Objective):
         ]
         masks, kind, random, draws, starts = send(drawn, ids.device)
         chosen = masks & ~torch.isin(ids, self.special)
-        masked = torch.where(
-            chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids)
-        )
+        other = torch.where(chosen & (kind >= 0.9), random, ids)
+        masked = torch.where(chosen & (kind < 0.8), self.mask_id, other)
         masked = torch.where(in_vocabulary, masked, self.mask_id)
         generator = self._generator[0].to(ids.device).train(self.training)
         hidden = generator.forward(masked, lengths, derive(keys, "generator"))

@@ -42,9 +42,8 @@ class WholeObjective(nn.Module):
         self.guided_roles = () if guide is None else tuple(compared)
         self.sequence_terms = {name: term for name, term in terms.items() if term.sequence_roles}
         last = config.train.steps - 1  # weights only rise: what is 0 then is 0 always, and demands nothing
-        smallest = max(
-            (term.smallest_batch for term in terms.values() if any(term.weights(last).values())), default=2
-        )
+        counted = (term for term in terms.values() if any(term.weights(last).values()))
+        smallest = max((term.smallest_batch for term in counted), default=2)
         first = config.batch_sizes.start
         if first < smallest:
             key = "train.batch_start" if config.train.batch_warmup_steps else "train.global_batch"

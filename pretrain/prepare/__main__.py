@@ -75,14 +75,14 @@ def _folded(tokenizer: Path) -> str:
 
 def data_flags() -> list[cli.Flag]:
     """Return the flags that say what the data is: keys of a recipe, the sources as one text."""
-    flags = cli.Flag.of_model(DataConfig)
+    flags = cli.flags_of(DataConfig)
     return [flag._replace(name="source") if flag.name == "sources" else flag for flag in flags]
 
 
 def source_keys() -> str:
     """Return the help of the keys of a source that is a mapping in YAML, and of the named corpora."""
     names = [f"  {name}  {', '.join(map(str, keys.values()))}" for name, keys in NAMED_DATA.items()]
-    keys = cli.key_table(cli.Flag.of_model(Source))
+    keys = cli.key_table(cli.flags_of(Source))
     about = "corpora that a name stands for (docs/data.md has sizes and licences):"
     return "\n".join(["keys of an entry of `sources:` in a YAML file:\n", keys, "", about, "", *names])
 

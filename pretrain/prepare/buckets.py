@@ -118,9 +118,8 @@ class RunFile:
     def text(self, bucket: int) -> np.ndarray:
         """Return the texts of a bucket, uint8[...], end to end, in the order of its records."""
         start = 16 * (self.buckets + 1) + self._bound(0, self.buckets) * self.dtype.itemsize
-        return np.fromfile(
-            self.path, np.uint8, self.text_bytes(bucket), offset=start + self._bound(1, bucket)
-        )
+        size, place = self.text_bytes(bucket), start + self._bound(1, bucket)
+        return np.fromfile(self.path, np.uint8, size, offset=place)
 
 
 def open_runs(folder: Path, buckets: int, dtype: np.dtype) -> list[RunFile]:

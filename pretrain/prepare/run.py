@@ -197,9 +197,8 @@ def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:
 
     config, sizes, count = plan.config, [task.size for task in plan.tasks], plan.buckets
     of_records = config.unit == "record"
-    reading: list = (
-        [records.ScatterRecords(work)] if of_records else [read.ReadSource(work), read.Scatter(work)]
-    )
+    documents: list = [read.ReadSource(work), read.Scatter(work)]
+    reading = [records.ScatterRecords(work)] if of_records else documents
     jobs = []
 
     def add(title: str, step: Any, sizes: list[int], before: Sequence[Any] = ()) -> None:

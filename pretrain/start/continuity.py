@@ -82,10 +82,8 @@ def _manifest_hash(reader: ShardReader) -> str:
     """Hash how the manifest says that shards are read, which the shards' own hashes do not cover."""
     if len(reader.parts) > 1:
         return _json_hash([_manifest_hash(part) for part in reader.parts])
-    splits = {
-        split: [shard["chunks"] for shard in part["shards"]]
-        for split, part in reader.manifest["splits"].items()
-    }
+    parts = reader.manifest["splits"].items()
+    splits = {split: [shard["chunks"] for shard in part["shards"]] for split, part in parts}
     return _json_hash([{key: reader.manifest.get(key) for key in _DECIDING}, splits])
 
 

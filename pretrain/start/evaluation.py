@@ -46,9 +46,8 @@ class Evaluation:
         use, budget = data.export_interface(longest), config.train.micro_batch_tokens
         embedder = partial(text_embedder, engine, data.tokenizer, use.max_length or longest, budget)
         self.embed = embedder(use.prompt)
-        self.embed_query, self.embed_document = (
-            embedder(use.prompts.get(name, "")) for name in ("query", "document")
-        )
+        self.embed_query = embedder(use.prompts.get("query", ""))
+        self.embed_document = embedder(use.prompts.get("document", ""))
 
     def __call__(self) -> dict[str, float]:
         """Return name -> score, the same on every rank. Collective."""

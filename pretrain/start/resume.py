@@ -110,9 +110,8 @@ def _begin_branch(checkpoint: Path, state: dict[str, Any], folder: Path) -> None
 
 def _set_others_aside(choice: Choice, step: int, checkpoints: Path) -> None:
     """Rename the checkpoints that this resume passes over."""
-    passed: dict[Path, tuple[store.Reason, str]] = {
-        path: ("damaged", f"it {problem}") for path, problem in choice.damaged
-    }
+    passed: dict[Path, tuple[store.Reason, str]] = {}
+    passed |= {path: ("damaged", f"it {problem}") for path, problem in choice.damaged}
     if _is_own(choice.path, checkpoints):
         for path in candidates(checkpoints):
             if step_of(path) > step:

@@ -117,9 +117,7 @@ def _encoder_lines(
     if data.interface is not None and init:
         lines.append(f"           exports as {init}: {_kept(init, data.interface, encoder, data, config)}")
     if encoder.random_head and objective.masked_copies:
-        lines.append(
-            f"           {init} has no masked-language head: a random one is trained, best/ not chosen by it"
-        )
+        lines.append(f"           {init} has no masked-language head: a random one does not choose best/")
     return lines
 
 

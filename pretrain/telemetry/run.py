@@ -192,9 +192,8 @@ class Telemetry:
     def _warn_of(self, error: OSError) -> None:
         """Print once, until records can be written again, that they cannot; not that the folder has gone."""
         if not (self._refused or isinstance(error, FolderMoved)):
-            self._print(
-                f"WARNING: records can't be written ({error}): they wait in memory until the next checkpoint"
-            )
+            waiting = "they wait in memory until the next checkpoint"
+            self._print(f"WARNING: records can't be written ({error}): {waiting}")
         self._refused = True
 
     def _end_warning(self) -> None:

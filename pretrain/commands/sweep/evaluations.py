@@ -110,9 +110,8 @@ def evaluate(
     models: list[EvaluatedModel], evaluations: dict[str, str], trainer: Trainer, jobs: int = 1
 ) -> None:
     """Run the evaluations (name -> flags) that have no result yet, `jobs` at a time; report failures."""
-    wanted = {
-        model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
-    }
+    pairs = [(model, evaluation) for model in models for evaluation in evaluations]
+    wanted = {model.results(evaluation): (model, evaluation) for model, evaluation in pairs}
     todo = [pair for results, pair in wanted.items() if not results.is_file()]
 
     def run(number: int, pair: tuple[EvaluatedModel, str]) -> None:

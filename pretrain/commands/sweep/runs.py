@@ -112,9 +112,8 @@ def identity(config: Config) -> str:
             section[key] = str(Path(section[key]).resolve())
     # a dropout that is given replaces the checkpoint's, even if it is the default
     if config.model.init is not None:
-        tree["model"] |= {
-            key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set
-        }
+        given = [key for key in DROPOUTS if key in config.model.model_fields_set]
+        tree["model"] |= {key: getattr(config.model, key) for key in given}
     for key in ("name", "folder", "track", "checkpoint"):
         tree.pop(key, None)
     tree = {key: value for key, value in tree.items() if value != {}}

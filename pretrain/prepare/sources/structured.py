@@ -92,9 +92,8 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
 
 def _texts(value: object) -> list[str]:
     """Return the texts of a field, of a list all, that are not empty."""
-    return [
-        text for text in (value if isinstance(value, list) else [value]) if text and isinstance(text, str)
-    ]
+    values = value if isinstance(value, list) else [value]
+    return [text for text in values if text and isinstance(text, str)]
 
 
 def _rows(task: ReadTask, source: Source, columns: Columns | None) -> Iterator[tuple[int, dict | BrokenRow]]:
