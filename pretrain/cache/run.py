@@ -208,12 +208,11 @@ class AugmentShard(_CacheStep):
         with ShardWriter(path, reader.manifest["token_dtype"], self.work / "partial") as writer:
             for number in range(task.first_chunk, task.first_chunk + task.chunks):
                 chunk = reader.read(number)
+                given = chunk.annotation, reader.max_length
                 columns: dict[str, Augmented] = {}
                 for column, pipeline in pipelines.items():
                     keys = sequence_keys(made.seed, task.copy, chunk.sequence_ids, views[column], "augment")
-                    columns[column] = augment(
-                        pipeline, chunk.sequences, keys, chunk.annotation, reader.max_length
-                    )
+                    columns[column] = augment(pipeline, chunk.sequences, keys, *given)
                     for name, outcomes in columns[column].counts().items():
                         counts[column][name].update(outcomes)
                 stored = merge_columns(chunk.sequences, list(columns.values()))

@@ -176,6 +176,5 @@ def _text(ids: np.ndarray, tokenizer: Any) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(
-        inspect, keys=flags, first=("config", "data", "aug", "step", "show", "rank", "world_size", "split")
-    )
+    first = ("config", "data", "aug", "step", "show", "rank", "world_size", "split")
+    cli.run(inspect, keys=flags, first=first)

@@ -48,21 +48,14 @@ class MiningOptions(BaseModel, extra="forbid"):
     num_negatives: int = Field(1, ge=1, description="negatives of a pair, each in a record of its own")
     range_min: int = Field(0, ge=0, description="leave out the N nearest candidates")
     range_max: int | None = Field(
-        None,
-        ge=1,
-        description="consider only the N nearest; without it, as many as are needed, or ten times the "
-        "negatives if a limit below may refuse some",
+        None, ge=1, description="consider only the N nearest; none: as many as needed, ten times with a limit"
     )
     max_score: float | None = Field(None, description="highest cosine of a text with its negative")
     min_score: float | None = Field(None, description="lowest cosine of a text with its negative")
-    absolute_margin: float | None = Field(
-        None, description="a negative's cosine is at least this much below the positive's"
-    )
-    relative_margin: float | None = Field(
-        None, description="the same as a share of the positive's cosine: 0.05 means at most 95% of it"
-    )
+    absolute_margin: float | None = Field(None, description="least distance below the positive's cosine")
+    relative_margin: float | None = Field(None, description="the same as a share; 0.05: at most 95% of it")
     sampling_strategy: Literal["top", "random"] = Field(
-        "top", description="top: the nearest that are left; random: any of those in the range"
+        "top", description="the nearest left, or any in range"
     )
     seed: int = Field(0, ge=0, description="of the random sampling")
 

@@ -328,9 +328,8 @@ def _help(command: Command | None, typed_as: str, commands: dict[str, Callable],
         pages.append(command.full_help() if everything else command.short_help())
     if commands:
         width = max(map(len, commands)) + 2
-        listed = [
-            f"  {name:{width}s}{shorten(summary(one), WIDTH - width - 2)}" for name, one in commands.items()
-        ]
+        about = {name: shorten(summary(one), WIDTH - width - 2) for name, one in commands.items()}
+        listed = [f"  {name:{width}s}{line}" for name, line in about.items()]
         pages.append("\n".join([f"{typed_as} COMMAND ..., each with its own --help:", *listed]))
     return "\n\n".join(pages)
 

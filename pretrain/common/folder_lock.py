@@ -76,9 +76,8 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
     watch, deadline, printed = _Watch(lock), time.monotonic() + wait, False
 
     def give_up() -> bool:
-        return state_here(lock.owner) != "elsewhere" or (
-            watch.holder_lives() and time.monotonic() >= deadline
-        )
+        elsewhere = state_here(lock.owner) == "elsewhere"
+        return not elsewhere or (watch.holder_lives() and time.monotonic() >= deadline)
 
     while True:
         # Not within `acquire`: that takes a lease by its age alone, also from a process of this machine that

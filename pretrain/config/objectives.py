@@ -137,10 +137,8 @@ class ObjectiveConfig(Section):
     @property
     def steadier(self) -> dict[str, str]:
         """Return, for the terms of the sum, dotted setting -> which way to move it (`Term.steadier`)."""
-        ways = {section: getattr(self, section).steadier for section in self.sections}
-        return {
-            f"objective.{section}.{key}": way for section, own in ways.items() for key, way in own.items()
-        }
+        ways = [(section, getattr(self, section).steadier) for section in self.sections]
+        return {f"objective.{section}.{key}": way for section, own in ways for key, way in own.items()}
 
     @property
     def masked_copies(self) -> int:
@@ -157,10 +155,8 @@ def unused(name: str, keys: Iterable[str]) -> list[str]:
     parts = name.split("+")
     if any(map(OWN.match, parts)):
         return []
-    others = {"options", *map(ObjectiveConfig.section, OBJECTIVES)} - {
-        "mlm",
-        *map(ObjectiveConfig.section, parts),
-    }
+    others = {"options", *map(ObjectiveConfig.section, OBJECTIVES)}
+    others -= {"mlm", *map(ObjectiveConfig.section, parts)}
     if parts == ["mlm"]:
         others |= set(OF_CONTRASTIVE_LOSSES)
     return [key for key in keys if key.startswith("objective.") and key.split(".")[1] in others]

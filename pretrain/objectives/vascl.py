@@ -75,9 +75,8 @@ class Vascl(Objective):
             # are counted.
             context.measures["vascl_rows_short_of_neighbours"] = (neighbours[:, -1] == NONE).sum()
             start = random_directions(still, context.generator(), gaussian=self.as_printed)
-            delta = virtual_augmentation(
-                self.head, still, neighbours, settings.temperature, settings.radius, start
-            )
+            limits = settings.temperature, settings.radius
+            delta = virtual_augmentation(self.head, still, neighbours, *limits, start)
             reached = first if self.as_printed else still
             clean = self.head(reached) if self.as_printed else self.head(reached).detach()
             if context.collects_diagnostics:

@@ -35,9 +35,7 @@ class PrepareFlags(BaseModel):
     """Flags of the command that are not of the data."""
 
     out: Path = Field(description="folder for the tokenizer, the shards and the manifest")
-    config: Path | None = Field(
-        None, description="YAML with any of the data keys, or a training recipe; flags override it"
-    )
+    config: Path | None = Field(None, description="YAML of data keys, or a recipe; flags override it")
     overwrite: bool = Field(False, description="remove data of another config, and prepare it again")
     workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
     progress: bool = Field(True, description="show progress bars")

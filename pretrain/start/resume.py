@@ -216,7 +216,10 @@ def roll_back(
     folder = config.run_folder / "checkpoints"
     good = on_rank_zero(lambda: last_good(folder, fault.since))
     report = config.run_folder / "faults" / f"step-{fault.step:08d}.txt"
-    on_rank_zero(lambda: _write_report(report, fault))
+    sequences = f"all sequences of the batch, lane by lane: {', '.join(map(str, fault.finding.sequences))}"
+    lines = "\n".join([fault.what, *fault.finding.lines(), sequences, ""])
+    on_rank_zero(lambda: make_folder(report.parent))
+    on_rank_zero(lambda: replace_durably(report, lines.encode()))
     allowed, done = config.train.faults.rollbacks, len(progress.rollbacks)
     if good is None or done >= allowed or fault.step >= stop_step:
         on_rank_zero(lambda: _end(fault, config, done, good, report))
@@ -246,13 +249,6 @@ def last_good(checkpoints: Path, since: int) -> Path | None:
     before = [path for path in paths if step_of(path) < since]
     later = [path for path in reversed(paths) if step_of(path) >= since]
     return next((path for path in [*before, *later] if store.problem_with(path) is None), None)
-
-
-def _write_report(path: Path, fault: OverBudget) -> None:
-    make_folder(path.parent)
-    sequences = ", ".join(map(str, fault.finding.sequences))
-    lines = [fault.what, *fault.finding.lines(), f"all sequences of the batch, lane by lane: {sequences}"]
-    replace_durably(path, ("\n".join(lines) + "\n").encode())
 
 
 def _end(fault: OverBudget, config: Config, done: int, good: Path | None, report: Path) -> NoReturn:

@@ -313,6 +313,5 @@ def _striped(
     stripes: int | None = None,
 ) -> list[ReadTask]:
     stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
-    return [
-        ReadTask(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)
-    ]
+    rest = stripes, size // stripes, layout
+    return [ReadTask(number, kind, place, stripe, *rest) for stripe in range(stripes)]
