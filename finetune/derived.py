@@ -25,7 +25,8 @@ import numpy as np
 
 from augment.core.pretrained import pretrained
 from augment.core.ragged import Ragged
-from finetune.encoders.models import pooling_of
+from finetune.encoders.embed import PackedModel, embed_rows
+from finetune.encoders.models import open_model, pooling_of
 from finetune.encoders.padded import open_padded, open_sentence_transformer, tokenized
 from finetune.encoders.source import OWN_MODULES, ModelSource, resolve
 from finetune.texts import read_split
@@ -40,6 +41,7 @@ from pretrain.common.files import (
     write_durably,
 )
 from pretrain.data.manifest import MANIFEST
+from pretrain.data.shards import ShardReader
 
 MARK = "derived.txt"
 """A file of every folder that this module writes, which it may therefore replace."""
@@ -51,6 +53,8 @@ SIF_CONSTANT = 1e-3
 """a of Arora et al.; they find 1e-4 to 1e-3 alike."""
 MOST_SENTENCES = 10_000
 """That a map is fitted on, unless `sentences` says how many."""
+ROWS_OF_A_CHUNK = 64
+"""Of prepared data, at least, so that few chunks are read."""
 TABLE_BYTES = 8_000_000
 """Most bytes of a static table, whose width follows."""
 
@@ -98,15 +102,20 @@ def read_tokens(text: str | Sequence[str], model: Any, location: str) -> Iterato
         for part in tokenized(model.tokenizer, prompted, truncation=True, max_length=longest):
             yield Ragged.from_sequences(part["input_ids"])
         return
-    from transformers import AutoTokenizer
-
-    from pretrain.data.shards import ShardReader
-    from pretrain.model.encoder import check_tokenizer
-
-    reader = ShardReader(text)
-    check_tokenizer(len(model.tokenizer), pretrained(AutoTokenizer, reader.tokenizer_path), location)
+    reader = _open_prepared(text, model, location)
     for chunk in range(reader.num_chunks):
         yield reader.read(chunk).stored
+
+
+def _open_prepared(data: str, model: Any, location: str) -> ShardReader:
+    """Open prepared data, whose tokens must be the model's."""
+    from transformers import AutoTokenizer
+
+    from pretrain.model.encoder import check_tokenizer
+
+    reader = ShardReader(data)
+    check_tokenizer(len(model.tokenizer), pretrained(AutoTokenizer, reader.tokenizer_path), location)
+    return reader
 
 
 # -- linear maps --------------------------------------------------------
@@ -285,8 +294,6 @@ def derive(
     if fitted and not text:
         raise UserError("give the text that this is fitted on: --text FILES, as `clearly prepare` reads them")
     prepared = os.path.isfile(os.path.join(text, MANIFEST))
-    if prepared and mapped:
-        raise UserError(f"--whiten and --remove need text, and {text} is prepared data: name its sources")
     model = open_base(source, pooling)
     if (text and not fitted) or (sentences and not mapped):
         idle = "--text" if text and not fitted else "--sentences"
@@ -301,9 +308,7 @@ def derive(
     if weighted:
         model = weigh_tokens(model, weights(pooling), name)
     if mapped:
-        chosen = evenly_spaced(given, sentences or MOST_SENTENCES)
-        bare = _like(model, split_normalize(model)[0])  # before vectors are scaled to length 1
-        vectors = bare.encode(chosen, show_progress_bar=False)
+        vectors = _unscaled_vectors(source, pooling, model, given, sentences or MOST_SENTENCES)
         if len(vectors) <= vectors.shape[1]:
             few = f"{len(vectors):,} different sentences and vectors of {vectors.shape[1]} numbers"
             raise UserError(
@@ -322,6 +327,34 @@ def derive(
         done.append(f"static table: {len(table):,} tokens x {table.shape[1]}, {table.nbytes / 1e6:.1f} MB")
     save(model, folder)
     return done
+
+
+def _unscaled_vectors(
+    source: ModelSource, pooling: str, model: Any, given: str | Sequence[str], most: int
+) -> np.ndarray:
+    """Return what a map is fitted on: vectors before they are scaled to length 1, float32[N, d].
+
+    Packed, unless pooling weighs tokens or packing does not know the model; given: texts, or prepared data.
+    """
+    opened = None if pooling in WEIGHTINGS else open_model(source, pooling, quiet=True)
+    if opened is None or not isinstance(runs := opened.runs, PackedModel):
+        if isinstance(given, str):
+            raise UserError(
+                f"--text {given} is prepared data, and {source.name} reads text: name its sources"
+            )
+        bare = _like(model, split_normalize(model)[0])
+        return bare.encode(evenly_spaced(given, most), show_progress_bar=False)
+    runs.encoder.normalize, name = False, runs.encoder.pooling if runs.single else opened.pooling
+    if not isinstance(given, str):
+        prompt = model.prompts.get(model.default_prompt_name or "") or ""
+        return runs.vectors([prompt + one for one in evenly_spaced(given, most)], [name])[name]
+    reader, rows = _open_prepared(given, model, source.location), list[np.ndarray]()
+    chunks = evenly_spaced(range(reader.num_chunks), -(-most // ROWS_OF_A_CHUNK))
+    for chunk in chunks:
+        stored = reader.read(chunk).stored
+        there = np.flatnonzero(stored.lengths)  # of a record's columns
+        rows += [stored[row] for row in evenly_spaced(there.tolist(), -(-most // len(chunks)))]
+    return embed_rows(runs.encoder, [row.astype(np.int64) for row in rows], [name])[name]
 
 
 def _static_model(model: Any, table: np.ndarray) -> Any:

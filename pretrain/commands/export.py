@@ -61,7 +61,7 @@ def main(
         whiten: whiten vectors over --text, and keep the first N components; 0: all that vary.
         remove: remove the first N principal components of the vectors of --text, and the mean.
         static: one vector a token in place of the encoder: "encoded" alone, or the "input" rows.
-        text: what this is fitted on, as `clearly prepare` reads it; for weights also prepared data.
+        text: what this is fitted on, as `clearly prepare` reads it; or prepared data.
         sentences: of the text, at most, that --whiten and --remove encode (default: 10,000).
     """
     if pooling or whiten is not None or remove or static:

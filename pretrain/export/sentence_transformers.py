@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 POOLED_TYPES = ("bert", "roberta", "xlm-roberta")
 """Model types whose encoder class of transformers has a pooler behind [CLS]."""
-ORDER = ("Transformer", "WordWeights", "Pooling", "Dense", "Normalize")
+ORDER = ("Transformer", "WeightedLayerPooling", "WordWeights", "Pooling", "Dense", "Normalize")
 """Modules that have a counterpart in packed rows, in the only order."""
 TASK = "feature-extraction"
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
@@ -65,7 +65,7 @@ class Modules:
     """How a model of sentence-transformers makes vectors."""
 
     pooling: str
-    """`cls` or `mean`, unless `others` says that it is something else."""
+    """A name of `pretrain.model.pooling`, unless `others` says that it is something else."""
     head: ProjectionHead | None
     interface: Interface
     others: list[str]
@@ -168,13 +168,15 @@ def read_modules(source: str) -> Modules | None:
         foreign = ", ".join(kind for kind in kinds if kind not in plain)
         pooled = _content(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
         pooling = " and ".join(_modes({"pooling_mode": "none"} if pooled is None else pooled))
+        if pooling == "mean" and "WeightedLayerPooling" in paths:
+            pooling = _read_layer_weights(source, paths["WeightedLayerPooling"])
         head = _read_dense(source, paths["Dense"]) if "Dense" in paths else None
         weights = _read_word_weights(source, paths["WordWeights"]) if "WordWeights" in paths else None
         include_prompt = (pooled or {}).get("include_prompt", True)
         texts: dict[str, Any] = next(filter(None, (_content(source, name) for name in CONFIGS)), {})
         others = {
             foreign or "order of modules": kinds != [kind for kind in plain if kind in kinds],
-            f"pooling {pooling}": pooling not in ("cls", "mean"),
+            f"pooling {pooling}": pooling not in SECOND_STATE,
             "Dense": "Dense" in paths and head is None,
             # the library scales the first token by its weight, too, and divides by the weights of prompts
             "WordWeights": weights is not None and not (pooling == "mean" and include_prompt),
@@ -218,6 +220,19 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
     tensors = {key.removeprefix("linear."): tensor for key, tensor in load_file(weights).items()}
     head.layers[0].load_state_dict(tensors)
     return head.eval()
+
+
+def _read_layer_weights(source: str, path: str) -> str:
+    """Return the pooling whose hidden states a layer pooling averages before the mean over tokens."""
+    settings, weights = _content(source, f"{path}/config.json"), _file(source, f"{path}/model.safetensors")
+    if weights is not None and settings.get("layer_start") == 0:
+        given = load_file(weights)["layer_weights"].double()
+        for name, second in SECOND_STATE.items():
+            if second is not None and len(given) > max(1, second):
+                expected = torch.tensor(layer_weights(second, len(given) - 1)).double()
+                if torch.equal(given / given.sum(), expected / expected.sum()):
+                    return name
+    return "layers by other weights"
 
 
 def _read_word_weights(source: str, path: str) -> torch.Tensor:

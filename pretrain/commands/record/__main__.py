@@ -30,6 +30,7 @@ def start(
     out: Path,
     seeds: tuple[cli.Natural, ...] = (1, 2, 3),
     text: str = "",
+    derive: str = "",
     score: bool = True,
 ) -> int:
     """Train a recipe within a track's time, once for each seed, and score it.
@@ -43,6 +44,8 @@ def start(
         out: folder for the runs and their scores; what is done there is kept.
         seeds: three or more for a record.
         text: the corpus, files between commas: of data that are not there, or whose files were moved.
+        derive: what is entered is made of the encoder, within the time, by flags of `clearly export` that are
+            fitted on the prepared data, between commas: whiten=0.
         score: false leaves the scores, and a look at the text of prepared data, to the same command on
             another machine, without --score.
     """
@@ -55,7 +58,7 @@ def start(
         raise UserError("--seeds: give different numbers, as 1,2,3")
     make_folder(out)
     with folder_lock(out):
-        begin(track, recipe, data, out, text, seeds, score)
+        begin(track, recipe, data, out, text, derive, seeds, score)
         do_seeds(TRACKS[track], seeds, data, eval_data, out, score)
     print(f"next: clearly record submit {out}" if score else "next: the same command without --score")
     return 0

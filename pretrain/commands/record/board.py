@@ -10,7 +10,14 @@ from typing import Any
 
 from pretrain.commands.record.scores import DEV, LEGS, read_scores, summary_of, verdicts
 from pretrain.commands.record.tracks import TRACKS, code_here, settings_of
-from pretrain.commands.record.training import ABOUT, RECIPE, SCORES, model_of, read_json
+from pretrain.commands.record.training import (
+    ABOUT,
+    RECIPE,
+    SCORES,
+    model_of,
+    read_json,
+    weights_digest,
+)
 from pretrain.commands.sweep.runs import identity
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of, to_json
@@ -53,6 +60,7 @@ def enter(folder: Path, board: Path) -> Path:
     record["command"] = (
         f"clearly record start {track} --recipe docs/records/{name}/{RECIPE} --text {texts} "
         f"--data data/{name} --eval-data DIR --seeds {','.join(record['seeds'])} --out runs/{name}"
+        + (f" --derive {record['derive']}" if record["derive"] and not TRACKS[track].table_bytes else "")
     )
     place = board / name
     make_folder(place)
@@ -91,12 +99,14 @@ def _broken_rules(folder: Path, about: dict[str, Any], runs: list[Path]) -> Iter
     if not about["commit"]:
         yield "no commit holds the code that trained it: commit that, and submit from it"
     for run in runs:
-        found, model = read_json(run.with_suffix(".json")), model_of(track, run)
+        found, model = read_json(run.with_suffix(".json")), model_of(about["derive"], run)
         scores = folder / SCORES / run.name
-        if not is_run(str(run)) or "scores" not in found or not (model / WEIGHTS).is_file():
+        policy = read_policy(run / "best")
+        complete = policy is not None and is_run(str(run)) and (model / WEIGHTS).is_file()
+        if policy is None or not complete or "scores" not in found:
             yield f"{run.name} was not trained and scored by `clearly record start`, so nothing timed it"
             continue
-        policy, rows = read_policy(run / "best") or {}, list(read_metrics(run / "metrics.jsonl"))
+        rows = list(read_metrics(run / "metrics.jsonl"))
         last = max(
             (row["wall_time"] for row in rows if "evaluation" in row and row["step"] == policy.get("step")),
             default=math.inf,
@@ -104,7 +114,7 @@ def _broken_rules(folder: Path, about: dict[str, Any], runs: list[Path]) -> Iter
         first, size = min((row["wall_time"] for row in rows), default=0.0), (model / WEIGHTS).stat().st_size
         if (seconds := max(found["seconds"], last - first)) > track.seconds:
             yield f"{run.name} took {seconds:.0f} s of {track.seconds:.0f}"
-        if sha256_of(model / WEIGHTS) != found["weights"] or read_scores(scores, model) != found["scores"]:
+        if weights_digest(model) != found["weights"] or read_scores(scores, model) != found["scores"]:
             yield f"{run.name} has other weights or scores than `clearly record start` has read"
         if not follows(load_config(run / "config.yaml", {}), folder / RECIPE):
             yield f"{run.name} was trained by other settings than {RECIPE}'s"

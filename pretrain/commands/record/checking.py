@@ -9,7 +9,13 @@ from pretrain.api import prepare
 from pretrain.commands.record.board import FEWEST_SEEDS, RECORD, by_leg, follows
 from pretrain.commands.record.scores import evaluate, make_retrieval, summary_of
 from pretrain.commands.record.tracks import TRACKS, code_here, corpus_of, digest_of
-from pretrain.commands.record.training import RECIPE, model_of, read_json
+from pretrain.commands.record.training import (
+    RECIPE,
+    make_derived,
+    model_of,
+    read_json,
+    weights_digest,
+)
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.config.data import data_config
@@ -77,10 +83,10 @@ def _of_text(record: dict[str, Any], place: Path, text: str) -> Iterator[str]:
 
 def _of_run(record: dict[str, Any], place: Path, run: Path, eval_data: str, data: str) -> Iterator[str]:
     config = load_config(run / "config.yaml", {"data.folder": data} if data else {})
-    seed, track = str(config.train.seed), TRACKS[record["track"]]
+    seed, derive = str(config.train.seed), record["derive"]
     if seed not in record["seeds"]:
         raise UserError(f"{run} has seed {seed}, and the record {', '.join(record['seeds'])}")
-    recorded, model, policy = record["seeds"][seed], model_of(track, run), read_policy(run / "best")
+    recorded, model, policy = record["seeds"][seed], model_of(derive, run), read_policy(run / "best")
     if policy is None or not (model / WEIGHTS).is_file():
         raise UserError(f"{run} has no weights to compare: {model} is not there")
     if not follows(config, place / RECIPE):
@@ -89,7 +95,7 @@ def _of_run(record: dict[str, Any], place: Path, run: Path, eval_data: str, data
         yield "its data are other shards"
     if policy["step"] == recorded["step"] and policy["progress"]["ledger"] != recorded["ledger"]:
         yield "its ledger ends otherwise: it has read other batches"
-    same = sha256_of(model / WEIGHTS) == recorded["weights"]
+    same = weights_digest(model) == recorded["weights"]
     tolerance, whose = (ROUNDING, "the") if same else (RERUN, "not the")
     print(f"seed {seed}: {whose} weights of the record; scores may differ by {tolerance} points")
     if not eval_data:
@@ -97,6 +103,8 @@ def _of_run(record: dict[str, Any], place: Path, run: Path, eval_data: str, data
     with tempfile.TemporaryDirectory() as folder:
         report, retrieval = Path(folder) / "report", Path(folder) / "retrieval"
         make_retrieval(Path(eval_data), retrieval)
+        if derive:  # made again: what lies in the run may be of another text
+            make_derived(derive, run / "best", Path(config.data_folder), model := Path(folder) / "derived")
         for leg, score in evaluate(model, report, Path(eval_data), retrieval).items():
             if abs(score - recorded["scores"][leg]) > tolerance:
                 yield f"{leg} is {score:.2f}, and {recorded['scores'][leg]:.2f} in the record"

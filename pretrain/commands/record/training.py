@@ -33,7 +33,14 @@ ABOUT, RECIPE, SCORES = "start.json", "recipe.yaml", "scores"
 
 
 def begin(
-    track: str, recipe: Path, data: Path, out: Path, text: str, seeds: Sequence[int], score: bool
+    track: str,
+    recipe: Path,
+    data: Path,
+    out: Path,
+    text: str,
+    derive: str,
+    seeds: Sequence[int],
+    score: bool,
 ) -> None:
     """Check the rules before anything is trained, prepare the data if it is not there, and note all of it.
 
@@ -70,6 +77,7 @@ def begin(
         "recipe": hashlib.sha256(content).hexdigest(),
         "text": corpus_of(named, data, own if text else ()) if text or score else before.get("text", {}),
         "data": tracks.digest_of(manifest),
+        "derive": _flags_of(derive, TRACKS[track]),
         "code": code,
         "machine": machine,
     }
@@ -80,6 +88,17 @@ def begin(
     files.replace_durably(path, files.to_json(about | before | {"text": about["text"]}))
 
 
+def _flags_of(derive: str, track: Track) -> str:
+    if not track.table_bytes:
+        words = [word.partition("=")[0] for word in derive.split(",") if word]
+        if others := [word for word in words if word not in ("whiten", "remove", "pooling", "sentences")]:
+            raise UserError(f"--derive {others[0]}: choose from whiten, remove, pooling and sentences")
+        return derive
+    if derive:
+        raise UserError("--derive: the track makes a static table, and nothing else")
+    return "static=encoded"
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return what a file of a record holds; nothing where it is not there."""
     return json.loads(path.read_text("utf-8")) if path.is_file() else {}
@@ -87,16 +106,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def do_seeds(track: Track, seeds: Sequence[int], data: Path, eval_data: Path, out: Path, score: bool) -> None:
     """Train each seed that is not trained, and score it if that is asked for."""
+    derive = read_json(out / ABOUT)["derive"]
     if score:
         make_retrieval(eval_data, out / "retrieval")
     for number, seed in enumerate(seeds, 1):
         run, kept = out / f"seed-{seed}", out / f"seed-{seed}.json"
-        what, model, found = f"[{number}/{len(seeds)}] seed {seed}", model_of(track, run), read_json(kept)
+        what, model, found = f"[{number}/{len(seeds)}] seed {seed}", model_of(derive, run), read_json(kept)
         if not found:
             files.discard(run)  # a run that was interrupted has no clock: it begins anew
             print(f"{what}: at most {format_seconds(track.seconds)}", flush=True)
-            seconds = _train(track, seed, data, eval_data, run)
-            found = {"seconds": round(seconds, 1), "weights": files.sha256_of(model / WEIGHTS)}
+            seconds = _train(track, derive, seed, data, eval_data, run)
+            found = {"seconds": round(seconds, 1), "weights": weights_digest(model)}
             files.replace_durably(kept, files.to_json(found))
         if score and "scores" not in found:
             found["scores"] = evaluate(model, out / SCORES / run.name, eval_data, out / "retrieval")
@@ -105,13 +125,27 @@ def do_seeds(track: Track, seeds: Sequence[int], data: Path, eval_data: Path, ou
         print(f"{what}: {found['seconds']:.0f} s{scores}", flush=True)
 
 
-def model_of(track: Track, run: Path) -> Path:
-    """Return the folder of what a run enters: its best encoder, or the table made of that."""
-    return run / ("static" if track.table_bytes else "best")
+def model_of(derive: str, run: Path) -> Path:
+    """Return the folder of what a run enters: its best encoder, or what is derived from that."""
+    return run / ("derived" if derive else "best")
 
 
-def _train(track: Track, seed: int, data: Path, eval_data: Path, run: Path) -> float:
-    """Train a run, stop it when the time is over, and make its static table if the track is of those.
+def make_derived(derive: str, best: Path, data: Path, out: Path) -> None:
+    """Make what a run enters of its best encoder, by flags of `clearly export`, fitted on its data."""
+    flags = [f"--out={out}", f"--text={data}", *(f"--{flag}" for flag in derive.split(","))]
+    run_to_end("pretrain.commands.export", [str(best), *flags], "The same command continues")
+
+
+def weights_digest(folder: Path) -> str:
+    """Return the sha256 of the weights in a folder: of the encoder, and of each module behind it."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.safetensors")):
+        digest.update(f"{path.relative_to(folder).as_posix()} {files.sha256_of(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _train(track: Track, derive: str, seed: int, data: Path, eval_data: Path, run: Path) -> float:
+    """Train a run, stop it when the time is over, and derive what is entered from its best encoder.
 
     Returns: the seconds from the start of the process until what is entered was written.
     """
@@ -144,10 +178,9 @@ def _train(track: Track, seed: int, data: Path, eval_data: Path, run: Path) -> f
     if _written(best) - began > track.seconds and in_time.is_dir() and not changed_files(in_time):
         files.copy_tree(in_time, best)  # an evaluation has passed the limit, and found a better one
     files.discard(in_time)
-    if track.table_bytes:
-        flags = [f"--out={model_of(track, run)}", "--static=encoded", f"--text={data}"]
-        run_to_end("pretrain.commands.export", [str(best), *flags], "The same command continues")
-    if (seconds := _written(model_of(track, run)) - began) > track.seconds:
+    if derive:
+        make_derived(derive, best, data, model_of(derive, run))
+    if (seconds := _written(model_of(derive, run)) - began) > track.seconds:
         raise UserError(
             f"the encoder of seed {seed} was there after {seconds:.0f} s, and the track gives "
             f"{track.seconds:.0f}: lower train.steps, or evaluate.every"

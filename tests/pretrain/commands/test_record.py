@@ -204,12 +204,14 @@ def board(tmp_path_factory) -> Iterator[Callable]:
             patch.setattr(f"pretrain.commands.record.{module}.code_here", lambda: ("c0de", "c0ffee"))
         patch.setenv("OMP_NUM_THREADS", "1")
         flags = {"recipe": place / "recipe.yaml", "data": place / "shards", "eval_data": data}
-        call(start, "tiny", text=corpus, out=place / "out", **flags)
+        call(start, "tiny", text=corpus, out=place / "out", derive="remove=1", **flags)
 
         def copied(folder: Path) -> Path:
             return shutil.copytree(place / "out", folder)
 
-        copied.start = lambda out, **more: call(start, "tiny", out=out, **flags | more)
+        copied.start = lambda out, derive="remove=1", **more: call(
+            start, "tiny", out=out, derive=derive, **flags | more
+        )
         copied.flags, copied.corpus = flags, corpus
         yield copied
 
@@ -226,6 +228,10 @@ def test_three_seeds_are_entered_and_checked(board, tmp_path, capsys):
     (out / "seed-1-old").mkdir()  # somebody's own copy
     for kind in ("title", "neighbour"):
         assert len(read(out / "retrieval" / FOLDER / kind).queries) >= 20
+    (out / "seed-2" / "derived" / "3_Dense").rename(tmp_path / "dense")  # is of the weights, too
+    with pytest.raises(UserError, match="seed-2 has other weights or scores than"):
+        call(submit, out, board=place)
+    (tmp_path / "dense").rename(out / "seed-2" / "derived" / "3_Dense")
     call(submit, out, board=place)
     (record,) = records(place)
     folder = place / "tiny-1"
@@ -236,6 +242,7 @@ def test_three_seeds_are_entered_and_checked(board, tmp_path, capsys):
         for one in record["seeds"].values()
     )
     assert record["command"].startswith("clearly record start tiny --recipe docs/records/tiny-1/recipe.yaml")
+    assert record["command"].endswith(" --derive remove=1")
     curve = (folder / "curve.csv").read_text().splitlines()
     assert curve[0] == "seed,step,seconds,stsb_dev" and len(curve) == 1 + 3 * 4  # steps 0, 4, 8 and 10
     assert "[tiny-1](records/tiny-1/record.json)" in place.with_suffix(".md").read_text()
@@ -338,7 +345,7 @@ def test_start_does_what_is_left(board, tmp_path, capsys, monkeypatch):
     text = json.loads((out / "start.json").read_text())["text"]
     edit(out / "start.json", lambda one: one.update(text={}))
     edit(out / "seed-2.json", lambda one: one.pop("scores"))
-    (out / "scores" / "seed-2" / "nanobeir-mean.json").unlink()
+    (out / "scores" / "seed-2" / "nanobeir-own-modules.json").unlink()
     monkeypatch.setattr(tracks, "use_machine", lambda track: {"device": "Other"})
     with pytest.raises(UserError, match="was begun with another machine: choose another --out"):
         board.start(out, seeds="2,4")
@@ -387,9 +394,13 @@ def test_a_static_table_is_entered_in_place_of_the_encoder(board, tmp_path, monk
     monkeypatch.setitem(TRACKS, "tiny", Track(900, table_bytes=8_000_000))
     given = []
     monkeypatch.setattr(training, "evaluate", lambda *words: given.append(words) or {})
-    board.start(tmp_path / "out", seeds=4)
+    with pytest.raises(UserError, match="--derive: the track makes a static table"):
+        board.start(tmp_path / "out", seeds=4)
+    with pytest.raises(UserError, match="--derive step: choose from whiten, remove, pooling and sentences"):
+        call(start, "cpu2-1m", out=tmp_path / "out", derive="step=1", **board.flags)
+    board.start(tmp_path / "out", "", seeds=4)
     run = tmp_path / "out" / "seed-4"
     ((model, report, _, _),) = given
-    assert (model, report) == (run / "static", tmp_path / "out" / "scores" / "seed-4")
+    assert (model, report) == (run / "derived", tmp_path / "out" / "scores" / "seed-4")
     vectors = load(model).encode(["old stone", "stone old"])  # no layers: the order of words is lost
     assert abs(vectors[0] - vectors[1]).max() < 1e-6

@@ -146,7 +146,7 @@ def test_the_best_of_the_time_is_entered(late, entered, tmp_path, monkeypatch):
         return 0
 
     monkeypatch.setattr(training, "wait_for_end", wait_for_end)
-    seconds = training._train(Track(60), 1, tmp_path, tmp_path, run)
+    seconds = training._train(Track(60), "", 1, tmp_path, tmp_path, run)
     assert (run / "best" / WEIGHTS).read_text() == entered and seconds == (50.0 if late > 60 else late)
     assert not (run / ".best-in-time").exists() and "RANK" not in given[0]
 
