@@ -95,15 +95,12 @@ class Run:
 
         Returns:
             Of `sts` {"model": its name, "results": {pooling: {task: {"spearman_all": Spearman x 100, ...}}}}.
-            Of others what the command writes as JSON: {"tasks": {task:
-            {"metric": name, "value": figure, "scores": {...}}}, "complete": whether it is comparable with
-            published figures, "notes": why not, ...} (`finetune.results`).
-
-            Of a suite {"units": {its name: {"tasks": {task: {"metric": name, "value": figure, ...}}}}, ...}.
+            Of others what the command writes as JSON (`finetune.results`): {"tasks": {task: {"metric": name,
+            "value": figure, "scores": {...}}}, "complete": whether it is comparable with published figures,
+            "notes": why not, ...}. Of a suite {"units": {name of an evaluation: {"tasks": as above}}, ...}.
 
         Raises:
-            UserError: an unknown evaluation or flag, missing data, a run without an export yet, or a failed
-                command.
+            UserError: an unknown evaluation or flag, missing data, no export yet, or a failed command.
             KeyboardInterrupt: after Ctrl-C, when the evaluation has stopped.
         """
         if name not in SUITES and find_spec(f"finetune.{name}") is None:
@@ -135,11 +132,8 @@ class Run:
         """Write a checkpoint's encoder as a folder that transformers and sentence-transformers load.
 
         Args:
-            out: the folder to write, in which an earlier export is replaced; None: RUN/export.
+            out: the folder to write and return, in which an earlier export is replaced; None: RUN/export.
             step: "latest", "best", or the number of a checkpoint's step.
-
-        Returns:
-            The folder.
 
         Raises:
             UserError: there is no such checkpoint, it is damaged, or `out` holds something else.
@@ -159,20 +153,16 @@ def prepare(
 ) -> Path:
     """Turn raw text into a tokenizer and shuffled, de-duplicated shards: `clearly prepare`.
 
-    A folder that holds the finished result of the same settings is left as it is; an unfinished one is
-    continued.
+    A folder with the finished result of the same settings is left as it is, an unfinished one continued.
 
     Args:
         sources: a text, jsonl, csv, tsv or parquet file, a folder or a glob of them, "embedded" or
             "hub:OWNER/NAME"; or a list of them; each with @WEIGHT behind it if that is not 1, or as a mapping
             (`pretrain.config.data.Source`): {"source": "a.jsonl", "text_key": "body"}.
-        out: the folder to write.
+        out: the folder to write, which is returned for `train`.
         workers: tasks at a time; None: one a core.
         overwrite: replace data that `out` holds of other settings.
         keys: of `pretrain.config.data.DataConfig`: `vocabulary`, `unit`, `max_length`, `tokenizer` ...
-
-    Returns:
-        `out`, for `train`.
 
     Raises:
         UserError: an unknown key (the nearest is named), a wrong value, a source that is not there, a folder
@@ -197,9 +187,7 @@ def train(
     resume: str = "never",
     **changes: Any,
 ) -> Run:
-    """Train a run to its last step, as `python pretrain/main.py` does, and return it.
-
-    Weights, curve and files are those of the command with the same recipe and changes.
+    """Train a run to its last step, as `clearly train` does with the same recipe and changes, and return it.
 
     Args:
         recipe: name of one of ours (a file of configs/, as "clear_micro"), or path of a YAML file.
@@ -210,9 +198,6 @@ def train(
         changes: of the recipe, as sections (`train={"steps": 100}`), as dotted keys
             (`**{"train.steps": 100}`), or by the command's short flags (`aug="del-span"`, `init=MODEL`,
             `steps=100`).
-
-    Returns:
-        The finished run.
 
     Raises:
         UserError: an unknown recipe or key (the nearest is named), a wrong value, two different values of one
@@ -259,9 +244,9 @@ def load(
         load("runs/mine").encode(sentences)     # N strings -> float32[N, hidden size], in their order
 
     Sentences may be in any order and repeated: each distinct one is encoded once, sorted by length, without
-    padding. Vectors are not normalised. What the encoder is shows when it is printed: `<runs/mine: pooling
-    mean, fp32, at most 16,384 tokens a pass>`. `encode` raises a UserError for anything but a list of
-    strings, and for a vector that is not finite.
+    padding, on the GPU if there is one. Vectors are not normalised. `encode_poolings` gives several poolings
+    at once. What the encoder is shows when it is printed. `encode` raises a UserError for anything but a list
+    of strings, and for a vector that is not finite.
 
     Args:
         model: a `Run` or its folder (then its best/, else its export/), an export, a folder or hub name of
@@ -272,9 +257,6 @@ def load(
         batch_size: sentences of a pass, of models that cannot run packed.
         max_length: tokens that sentences are cut to; None: as many as the model takes.
         precision: "fp32", or "bf16" for the encoder's products.
-
-    Returns:
-        The model, on the GPU if there is one. `encode_poolings` gives several poolings at once.
 
     Raises:
         UserError: nothing there to load, a run without an export yet, an unknown pooling or precision.
@@ -311,9 +293,8 @@ def overrides_of(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as a recipe has them: a path is a text."""
-    return {
-        key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in values.items()
-    }
+    plain = {key: os.fspath(value) for key, value in values.items() if isinstance(value, os.PathLike)}
+    return {**values, **plain}
 
 
 @contextmanager

@@ -82,9 +82,8 @@ def start(
         if dry_run:
             empty_run_folder(config.run_folder)
         with Watchdog(config.run_folder, config.train.step_deadline) as watchdog:
-            run = (kind or TrainingRun)(
-                config, default_recipe, min(config.train.steps, 2) if dry_run else None, watchdog
-            )
+            stop = min(config.train.steps, 2) if dry_run else None
+            run = (kind or TrainingRun)(config, default_recipe, stop, watchdog)
             run.open()
             run.build()
             code = run.loop()
@@ -104,12 +103,7 @@ class TrainingRun:
     def __init__(
         self, config: Config, default_recipe: str | Path | None, stop_step: int | None, watchdog: Watchdog
     ) -> None:
-        """
-        Args:
-            default_recipe: the recipe where the command named none.
-            stop_step: where to stop; None: at `train.steps`.
-            watchdog: begins to watch when the data is prepared.
-        """
+        """default_recipe: where the command named none. stop_step: None: `train.steps`."""
         self.config, self.folder, self.watchdog = config, config.run_folder, watchdog
         self.default_recipe, self.stop_step = default_recipe, stop_step or config.train.steps
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -165,10 +159,9 @@ class TrainingRun:
             # while the model is as it starts
             self.checkpoints.repair_best(self.progress)
             store.load(self.checkpoint, self.engine)  # verified when it was chosen
-        self.ledger_message = verify_resumed_batch(
-            config, data.train, self.spec, self.progress, self.checkpoint
-        )
-        self.evaluation = Evaluation(config, data, self.engine, self.progress, self.sets)
+        spec, progress, checkpoint = self.spec, self.progress, self.checkpoint
+        self.ledger_message = verify_resumed_batch(config, data.train, spec, progress, checkpoint)
+        self.evaluation = Evaluation(config, data, self.engine, progress, self.sets)
 
     # -- loop: train step by step; evaluate, save and log between the steps ------------------
 
@@ -192,21 +185,15 @@ class TrainingRun:
                     return self.train(batches)
                 except OverBudget as fault:
                     batches.close()
+                    run = self.config, self.engine, self.progress, self.stop_step
                     with self.watchdog("roll-back"):
-                        roll_back(
-                            fault,
-                            self.config,
-                            self.engine,
-                            self.progress,
-                            self.stop_step,
-                            self.checkpoints,
-                            self.telemetry,
-                        )
+                        roll_back(fault, *run, self.checkpoints, self.telemetry)
                 batches = self._batches()
 
     def prepare_steps(self) -> None:
         """Make what computes, applies, judges and logs the steps to come."""
-        settings, progress = self.config.train, self.progress
+        config, progress, telemetry = self.config, self.progress, self.telemetry
+        settings, objective = config.train, self.engine.module.objective
         self.clock, self.memory = Stopwatch(), FlatMemory()
         self.scale = LossScale(self.engine.module) if settings.precision == "fp16" else None
         if self.scale is not None and progress.loss_scale:
@@ -217,34 +204,21 @@ class TrainingRun:
             settings.micro_batch_tokens,
             self.scale,
             self.clock,
-            self.config.objective.mask_duplicates,
+            config.objective.mask_duplicates,
             settings.balance,
-            lanes=self.config.data.lanes,
-            graphs=Graphs(self.engine, settings.graphs, self.telemetry.say),
+            lanes=config.data.lanes,
+            graphs=Graphs(self.engine, settings.graphs, telemetry.say),
         )
         self.update = Update(self.engine, settings.clip, self.scale, self.whole.graphs)
-        self.faults = Faults(self.config, self.whole, self.update, self.telemetry, progress, self.decode)
+        self.faults = Faults(config, self.whole, self.update, telemetry, progress, self.decode)
         self.log = StepLog(
-            self.config,
-            progress,
-            self.telemetry,
-            self.faults,
-            self.clock,
-            self.scale,
-            self.engine.module.objective,
-            self.extra_metrics,
+            config, progress, telemetry, self.faults, self.clock, self.scale, objective, self.extra_metrics
         )
 
     def train(self, batches: Iterator[RankBatch]) -> int:
         """Train from `progress.step` until the run is complete, and return 0; or another exit code.
 
-        Args:
-            batches: this rank's batches from `progress.step` on, without those that `train.faults` jumps
-                over.
-
-        Raises:
-            OverBudget: too many steps had a loss or gradient that is not finite, or a spike. The checkpoints
-                are as they were.
+        Raises OverBudget where too many steps had a loss or gradient that is not finite, or a spike.
         """
         config, progress = self.config, self.progress
         self.engine.train()
@@ -355,31 +329,16 @@ class TrainingRun:
 
     def _batches(self) -> Generator[RankBatch]:
         """Return the batches of this rank from where the run stands."""
-        position = Position(
-            self.progress.step,
-            self.stop_step,
-            self.rank,
-            self.world,
-            self.progress.substitutions,
-            jumps=self.config.train.faults.jumps,
-        )
+        steps, jumps = (self.progress.step, self.stop_step), self.config.train.faults.jumps
+        position = Position(*steps, self.rank, self.world, self.progress.substitutions, jumps=jumps)
         self.loader = Loader(self.data.train, self.spec, LoaderSettings.of(self.config), position)
         return iter(self.loader)
 
     def _telemetry(self) -> Telemetry:
-        return Telemetry(
-            self.folder,
-            self.stop_step,
-            self.rank,
-            self.progress.step,
-            self.progress.rows,
-            Throughput(work=self.config.batch_sizes.before, flops=self.flops),
-            tracking=Tracking(
-                self.config.track or (),
-                self.config.name,
-                dict(leaves(self.config.model_dump(mode="json"))),
-            ),
-        )
+        config, begins = self.config, (self.progress.step, self.progress.rows)
+        speed = Throughput(work=config.batch_sizes.before, flops=self.flops)
+        tracking = Tracking(config.track or (), config.name, dict(leaves(config.model_dump(mode="json"))))
+        return Telemetry(self.folder, self.stop_step, self.rank, *begins, speed, tracking=tracking)
 
     def _record_what_runs(self) -> None:
         """Write and print what is about to run."""

@@ -86,10 +86,8 @@ class Window:
     def close(self) -> dict[str, Any]:
         """Return the row's means, and start the next row.
 
-        Returns:
-            loss: name -> mean. gradient_norm, gradient_norm_max: nan if no step was applied.
-            masked_tokens, micro_batches (of views and of masked originals, per rank): means per step. steps:
-            how many the row has. And every measure.
+        loss: name -> mean. gradient_norm, gradient_norm_max: nan if no step was applied. masked_tokens,
+        micro_batches (of views and of masked originals, per rank): means per step. And every measure.
         """
         means = {
             group: {name: total / max(weight, 1) for name, (total, weight) in sums.items()}
@@ -155,11 +153,7 @@ class StepLog:
         objective: WholeObjective,
         extra_metrics: Callable[[int], Mapping[str, Any]],
     ) -> None:
-        """
-        Args:
-            clock: of the steps.
-            extra_metrics: number of steps done -> what a row of metrics holds besides.
-        """
+        """extra_metrics: number of steps done -> what a row of metrics holds besides."""
         self.config, self.progress, self.telemetry = config, progress, telemetry
         self.faults, self.clock, self.scale = faults, clock, scale
         self.objective, self.extra_metrics, self.sizes = objective, extra_metrics, config.batch_sizes
@@ -184,10 +178,7 @@ class StepLog:
     ) -> None:
         """Take a step that `progress` has counted already; the one before must have been written.
 
-        Args:
-            rate: the learning rate.
-            norm, applied: as `Update.apply` gives them.
-            ends_row: whether the step ends a row of metrics.
+        rate: the learning rate. norm, applied: as `Update.apply` gives them.
         """
         progress = self.progress
         measures = dict(result.measures)
@@ -216,12 +207,9 @@ class StepLog:
         self._queued = _QueuedStep(progress.step, batch, result, rate, Numbers(numbers), ends_row, row)
 
     def write(self) -> None:
-        """Log the step that was added last, unless that has been done.
+        """Log the step that was added last, unless that has been done. Raises OverBudget.
 
         A step with a fault is no part of a row's means, and has a record of its own.
-
-        Raises:
-            OverBudget: one step with a fault too many.
         """
         if self._queued is None:
             return
@@ -230,9 +218,8 @@ class StepLog:
         losses, measures = _of(numbers, _LOSS), _of(numbers, _MEASURE)
         norm, applied = numbers["norm"], bool(numbers["applied"])
         self.progress.skipped_steps += not applied
-        sound = self.faults.judge(
-            StepNumbers(step.number, step.batch, losses, norm, applied, numbers.get("scale"))
-        )
+        read = StepNumbers(step.number, step.batch, losses, norm, applied, numbers.get("scale"))
+        sound = self.faults.judge(read)
         sequences = self.sizes.at_step(step.number - 1)
         self.telemetry.advance(step.number, result.tokens, sequences, step.coming.came)
         for row in result.substitutions:

@@ -42,10 +42,7 @@ MAY = {
     "pretrain.data.tokenizer": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.derived": ("save_pretrained", "a library, into a hidden folder"),
     "finetune.judge.averaging": ("save_file", "a library, into a hidden folder"),
-    "pretrain.commands.convert": (
-        "save_file",
-        "a library, into a hidden file, as put_file_in_place takes it",
-    ),
+    "pretrain.commands.convert": ("save_file", "a library, into a hidden file"),
 }
 
 
@@ -147,7 +144,7 @@ TRIED_ALONE = {
 _ONE_FILE = {"replace", "replace_durably", "write_atomically"}
 _MORE = {
     "put_in_place", "recover", "copy_tree", "create", "sync", "write_durably", "open_partial", "AppendedFile",
-    "put_file_in_place", "rename_durably", "remove_durably", "write_tensors", "write_manifest",
+    "rename_durably", "remove_durably", "write_tensors", "write_manifest",
 }  # fmt: skip
 _OF = {"pretrain.common.files", "pretrain.data.shard_writer", "finetune.tuning.run_files"}
 

@@ -14,11 +14,7 @@ ROUNDING = 1e-6
 
 
 def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:
-    """Return vectors float32[N, d] of N sentences, each distinct one encoded once.
-
-    Raises:
-        UserError: what is given are no strings, or no Unicode; as `require_sound`.
-    """
+    """Return vectors float32[N, d] of N sentences, each distinct one encoded once (`require_sound`)."""
     if isinstance(sentences, str):
         raise UserError("one string was given, where a list of sentences is expected: write [sentence]")
     if isinstance(sentences, Iterator):
@@ -31,9 +27,8 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
         except UnicodeEncodeError:
             raise UserError(f"sentence {number} has half of a surrogate pair: {sentence[:60]!a}") from None
     index: dict[str, int] = {}
-    rows = np.fromiter(
-        (index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences)
-    )
+    numbers = (index.setdefault(sentence, len(index)) for sentence in sentences)
+    rows = np.fromiter(numbers, np.int64, len(sentences))
     different = list(index)
     found = encode(different)
     if hasattr(found, "detach"):  # a torch tensor, perhaps on a GPU
@@ -48,12 +43,7 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
 
 
 def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:
-    """Refuse vectors of N distinct sentences that are not [N, d] and finite, or all of one direction.
-
-    Raises:
-        UserError: another number of vectors; a vector is not finite (names the first such sentence).
-        CollapsedEncoder: all cosines are 1.
-    """
+    """Refuse vectors of N distinct sentences that are not [N, d] and finite, or all of one direction."""
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise UserError(f"{name}: shape {vectors.shape} for {len(sentences)} sentences; give one vector each")
     damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))

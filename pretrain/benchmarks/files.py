@@ -115,12 +115,7 @@ def known_name(
 
 
 def parse_json(text: str) -> Any:
-    """Return what a JSON text says.
-
-    Raises:
-        ValueError: no JSON, nested too deep, or text that is not Unicode (half of a surrogate pair:
-            `"\\ud800"`).
-    """
+    """Return what a JSON text says. Raises ValueError, also for half of a surrogate pair (`"\\ud800"`)."""
     try:
         value = json.loads(text)
     except RecursionError:

@@ -173,9 +173,8 @@ def _kind(place: str, columns: Sequence[str]) -> tuple[str, list[tuple[str, str]
             found[kind] = [(what, there[0]) for what, there in chosen]
     if len(found) == 1:
         return found.popitem()
-    accepted = "; ".join(
-        f"{kind}: {', '.join('|'.join(names) for _, names in wanted)}" for kind, wanted in COLUMNS.items()
-    )
+    kinds = {kind: ", ".join("|".join(names) for _, names in wanted) for kind, wanted in COLUMNS.items()}
+    accepted = "; ".join(f"{kind}: {names}" for kind, names in kinds.items())
     raise UserError(
         f"{place} has the columns {', '.join(columns) or '(none: no row)'}, of "
         f"{' and '.join(found) or 'no kind'}. Rename them, so that they are those of one kind. {accepted}, "

@@ -121,9 +121,8 @@ class StsEvaluator:
         if task not in self._loaded:
             missing = self._missing(task)
             if missing:
-                where = (
-                    f"{missing[0]} is not there" if self.data else "--eval-data and CLEAR_DATA name no folder"
-                )
+                absent = f"{missing[0]} is not there"
+                where = absent if self.data else "--eval-data and CLEAR_DATA name no folder"
                 raise UserError(f"{task}: {where}; the data folder must hold SentEval/STS and SentEval/SICK")
             assert self.data is not None
             read = _read_year if task in YEAR_SUBSETS else _read_tables
@@ -131,11 +130,7 @@ class StsEvaluator:
         return self._loaded[task]
 
     def choose(self, tasks: Iterable[str] | None) -> list[str]:
-        """Return these tasks, whose data is then there and whole; all that are available when None.
-
-        Raises:
-            UserError: as `load`, or no task at all.
-        """
+        """Return these tasks, whose data is then there and whole; all that are available when None."""
         chosen = list(tasks) if tasks is not None else self.available()
         if not chosen:
             where = f"under {self.data}" if self.data else "without --eval-data or CLEAR_DATA"
@@ -151,13 +146,8 @@ class StsEvaluator:
     def evaluate(self, embed: EmbedFunction, tasks: Iterable[str] | None = None) -> StsResults:
         """Score one embedding function.
 
-        Args:
-            embed: distinct sentences, in any order, to vectors [N, d]. Called once, with every distinct
-                sentence of all the tasks, so that no sentence is encoded twice.
-            tasks: task names; all that are available when None.
-
-        Raises:
-            UserError: no task available, a task's data damaged or absent; as `require_sound`.
+        embed: distinct sentences, in any order, to vectors [N, d]; called once, with those of all the tasks.
+        tasks: their names; all that are available when None.
         """
         return self.evaluate_poolings(lambda sentences: {"": embed(sentences)}, tasks)[""]
 

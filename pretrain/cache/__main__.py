@@ -26,13 +26,10 @@ def summary(manifest: dict, out: Path) -> str:
     """Return the lines that say what was written."""
     lines = [f"{out}: columns {', '.join(manifest['columns'])}; {manifest.get('labels', 0)} labels"]
     for split, part in manifest["splits"].items():
-        size = (
-            f"{part['sequences']:>12,} records {part['tokens']:>14,} tokens in {len(part['shards'])} shards"
-        )
-        lines.append(f"  {split:8s} {size}")
-    lines.append(
-        f"  {'column':10s} {'augmentation':34s} {'drawn':>10s} {'changed':>9s} {'not applicable':>15s}"
-    )
+        size = f"{part['sequences']:>12,} records {part['tokens']:>14,} tokens"
+        lines.append(f"  {split:8s} {size} in {len(part['shards'])} shards")
+    figures = f"{'drawn':>10s} {'changed':>9s} {'not applicable':>15s}"
+    lines.append(f"  {'column':10s} {'augmentation':34s} {figures}")
     for column, rates in manifest["cache"]["rates"].items():
         for name, outcomes in rates.items():
             lines.append(

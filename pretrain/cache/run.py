@@ -75,11 +75,10 @@ class Augmented:
 def augment(
     pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Annotation | None, max_length: int
 ) -> Augmented:
-    """Augment N sentences and mark which have changed.
+    """Augment N sentences (tokens, keys uint64[N], parses for `needs_text`) and mark which have changed.
 
-    source: their tokens. keys: uint64[N]. sentences: their parses, for a pipeline that `needs_text`.
-    max_length: longer ones are cut (`worker.clip`). Texts are compared after `normalise`, and by their
-    tokens; where augmentations of tokens come after those of text, by their tokens alone.
+    Texts are compared after `normalise`, and by their tokens; where augmentations of tokens come after those
+    of text, by their tokens alone.
     """
     texts: dict[int, str] = {}
     normalised: set[int] = set()
@@ -105,9 +104,8 @@ def augment(
 
 def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
     """Return the stored sequences of N records: text, then each column, empty where unchanged."""
-    count, width = len(source), 1 + len(columns)
-    # the empty one
-    order = np.full((count, width), count + sum(len(column.rows) for column in columns), dtype=np.int64)
+    count, the_empty_one = len(source), len(source) + sum(len(column.rows) for column in columns)
+    order = np.full((count, 1 + len(columns)), the_empty_one, dtype=np.int64)
     order[:, 0] = np.arange(count)
     begin = count
     for number, column in enumerate(columns, 1):
@@ -118,10 +116,7 @@ def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
 
 
 def open_pipelines(reader: ShardReader, columns: dict[str, str], synonyms: str | None) -> dict[str, Pipeline]:
-    """Build each column's augmentation for this data.
-
-    Raises: as `worker.build_for`, and AugmentationError where a synonym table is missing.
-    """
+    """Build each column's augmentation for this data."""
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     table = synonyms_for(columns.values(), synonyms, tokenizer, vocabulary)
@@ -213,12 +208,11 @@ class AugmentShard(_CacheStep):
         with ShardWriter(path, reader.manifest["token_dtype"], self.work / "partial") as writer:
             for number in range(task.first_chunk, task.first_chunk + task.chunks):
                 chunk = reader.read(number)
+                given = chunk.annotation, reader.max_length
                 columns: dict[str, Augmented] = {}
                 for column, pipeline in pipelines.items():
                     keys = sequence_keys(made.seed, task.copy, chunk.sequence_ids, views[column], "augment")
-                    columns[column] = augment(
-                        pipeline, chunk.sequences, keys, chunk.annotation, reader.max_length
-                    )
+                    columns[column] = augment(pipeline, chunk.sequences, keys, *given)
                     for name, outcomes in columns[column].counts().items():
                         counts[column][name].update(outcomes)
                 stored = merge_columns(chunk.sequences, list(columns.values()))
@@ -285,12 +279,8 @@ class CacheFlags(BaseModel):
     positive: str | None = Field(None, description="column `positive`: any specification, as 'pi|mv|dn'")
     negative: str | None = Field(None, description="column `negative`: any specification, as neg")
     seed: int = Field(42, ge=0, description="of all draws")
-    resample: int = Field(
-        1, ge=1, description="copies of every training sentence, each with draws of its own"
-    )
-    synonyms: str | None = Field(
-        None, description="synonym table, for augmentations that need one; none: the usual places"
-    )
+    resample: int = Field(1, ge=1, description="copies of a training sentence, each with its own draws")
+    synonyms: str | None = Field(None, description="table for augmentations that need one; none: the usual")
     workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
     progress: bool = Field(True, description="show progress bars")
 
@@ -306,9 +296,6 @@ def cache(flags: CacheFlags) -> dict:
 
     A finished cache of the same data and settings is left as it is, an unfinished one is resumed. Copy k of
     the training split is drawn as epoch k of a run of that seed draws; the held-out split has one copy.
-
-    Raises: UserError or AugmentationError for data that has columns already, a specification that is wrong,
-    or cannot be made of this data, a folder that holds something else.
     """
     data, out = flags.data, flags.out
     readers = {split: ShardReader(data, split) for split in SPLITS}
@@ -383,16 +370,14 @@ def _tasks(readers: dict[str, ShardReader], copies: int) -> list[ShardTask]:
     return tasks
 
 
-_MEANING = {
-    "rules": "the digest of the augmentations' code and word lists",
-    "resources": "the sha256 of what augmentations read",
-}
-
-
 def _refuse_other(out: Path, existing: dict[str, Any], made: Contents) -> None:
     """Refuse a folder whose cache, finished or not, is another one."""
+    meanings = {
+        "rules": "the digest of the augmentations' code and word lists",
+        "resources": "the sha256 of what augmentations read",
+    }
     for key, value in made.model_dump().items():
-        before, meaning = existing.get(key), _MEANING.get(key, key)
+        before, meaning = existing.get(key), meanings.get(key, key)
         if before == value:
             continue
         if key == "resources" and isinstance(before, dict):

@@ -42,10 +42,7 @@ def columns_of(config: Config) -> dict[str, str]:
 
 
 def cache_folder(config: Config, columns: dict[str, str]) -> Path:
-    """Return the folder of the views: beside the data, named by a digest of what decides them.
-
-    Views that older rules made have another digest.
-    """
+    """Return the folder of the views: beside the data, named by a digest of what decides them."""
     made: dict[str, Any] = {
         "columns": {name: str(parse(spec)) for name, spec in columns.items()},
         "copies": config.data.cache,
@@ -106,9 +103,8 @@ def _require_same_resources(
     for name, where in read.items():
         now = resource_hash(where)
         if now is not None and made.get(name, now) != now:
-            raise UserError(
-                f"{folder} was made with another {name} than {where}: restore it, or remove the folder"
-            )
+            what = f"{folder} was made with another {name} than {where}"
+            raise UserError(f"{what}: restore it, or remove the folder")
 
 
 def trains_on(config: Config) -> Config:

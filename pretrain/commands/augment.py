@@ -139,15 +139,13 @@ def preview(
 ) -> tuple[Table, str]:
     """Return a table of each sentence beside two views, by the keys of epoch 0 with this seed, and a summary.
 
-    texts_of_views: for every view the texts that augmentations of text changed, by number
-    (`Pipeline.texts`). A pipeline of such augmentations alone is shown as text, any other as its tokens
-    decode.
+    texts_of_views: for every view the texts that augmentations of text changed, by number. A pipeline of such
+    augmentations alone is shown as text, any other as its tokens decode.
     """
     batch = encode(sentences, tokenizer, Vocabulary.from_tokenizer(tokenizer))
     ids = np.arange(len(batch), dtype=np.uint64)
-    views = [
-        pipeline.tokens(batch, view_keys(seed, ids, view), texts) for view, texts in enumerate(texts_of_views)
-    ]
+    numbered = enumerate(texts_of_views)
+    views = [pipeline.tokens(batch, view_keys(seed, ids, view), texts) for view, texts in numbered]
     table = Table(show_lines=True, expand=True)
     for title in ("original", *(f"view {number}" for number in range(1, VIEWS + 1))):
         table.add_column(title, ratio=1)
@@ -182,10 +180,9 @@ def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> li
     if not needs_text(aug):
         return [{}] * VIEWS
     pipeline, ids = build_texts(aug), np.arange(len(sentences), dtype=np.uint64)
-    if needs_parse(aug):
-        parses = [*parse_texts(sentences, find_parser(parser))]
-    else:
-        parses = [*map(without_parse, sentences)]
+    with_parse = needs_parse(aug)
+    parsed = parse_texts(sentences, find_parser(parser)) if with_parse else map(without_parse, sentences)
+    parses = [*parsed]
     return [pipeline.texts(view_keys(seed, ids, view), parses) for view in range(VIEWS)]
 
 

@@ -11,7 +11,7 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import pickled_weights
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, library_errors, put_file_in_place, replace_durably
+from pretrain.common.files import discard, library_errors, put_in_place, replace_durably
 
 
 def convert(folder: str | Path) -> list[Path]:
@@ -44,7 +44,7 @@ def _convert_file(path: Path) -> Path:
     try:
         with library_errors():
             save_file(tensors, unfinished, {"format": "pt"})
-        put_file_in_place(unfinished, new)
+        put_in_place(unfinished, new)
     finally:
         discard(unfinished)
     return new

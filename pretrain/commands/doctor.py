@@ -27,11 +27,7 @@ PARSER = "CLEAR_PARSER"
 
 
 class Finding(NamedTuple):
-    """One thing found.
-
-    level: ok; note: works, but slower or with less than it could; WRONG: something will fail.
-    what: the finding, with its figure. todo: what to do about it; "" if nothing is to be done.
-    """
+    """One thing found, with its figure, and what to do about it, if anything."""
 
     level: Literal["ok", "note", "WRONG"]
     what: str
@@ -55,19 +51,14 @@ def doctor() -> int:
         console.print(Text(heading, style="bold"))
         for examine in steps:
             for finding in examine():
-                show(console, finding)
+                mark = (f"{finding.level:5}", COLOURS[finding.level])
+                console.print(Text.assemble("  ", mark, "  ", finding.what), soft_wrap=True)
+                if finding.todo:
+                    console.print(Text(f"         -> {finding.todo}"), soft_wrap=True)
                 wrong += finding.level == "WRONG"
     verdict = {0: "nothing here will fail", 1: "1 thing will fail"}.get(wrong, f"{wrong} things will fail")
     console.print(f"\n{verdict}")
     return 1 if wrong else 0
-
-
-def show(console: Console, finding: Finding) -> None:
-    """Print a finding, with what to do about it."""
-    mark = (f"{finding.level:5}", COLOURS[finding.level])
-    console.print(Text.assemble("  ", mark, "  ", finding.what), soft_wrap=True)
-    if finding.todo:
-        console.print(Text(f"         -> {finding.todo}"), soft_wrap=True)
 
 
 # -- software ----------------------------------------------------------

@@ -193,8 +193,7 @@ def _reduction(model: ModelSize, layout: Layout, bucket: float, share: float) ->
 def micro_batch_bytes(model: ModelSize, batch: BatchSize, layout: Layout) -> tuple[float, float]:
     """Return the bytes of a micro-batch's activations, and those of its loss, of the pass that needs most.
 
-    A pass over views has the vectors of the global batch and a tile of their similarities beside it, one over
-    maskings a tile of logits.
+    A pass over views has the global batch's vectors and a tile of similarities, over maskings one of logits.
     """
     budget, ranks = layout.micro_batch_tokens, layout.ranks
     vectors = batch.views * batch.sequences
@@ -210,10 +209,9 @@ def micro_batch_bytes(model: ModelSize, batch: BatchSize, layout: Layout) -> tup
 
 
 def largest_micro_batch(model: ModelSize, batch: BatchSize, layout: Layout, available: float) -> int | None:
-    """Return the most tokens of a micro-batch that fit into `available` bytes, a multiple of `STEP`.
+    """Return the most tokens of a micro-batch that fit into `available` bytes, a multiple of `STEP`, or None.
 
-    None: not even one longest sequence fits. A micro-batch of all tokens of a rank is the largest that there
-    is.
+    A micro-batch of all tokens of a rank is the largest that there is.
     """
     least = -(-batch.longest // STEP)
     sizes = range(least, least + int(batch.largest_pass / (layout.ranks * STEP)) + 2)
@@ -230,9 +228,8 @@ def step_flops(model: ModelSize, batch: BatchSize, layout: Layout) -> float:
 
     A loss of one sequence at a time reads each row twice: a generator or a clean pass, and the one trained.
     """
-    forward = (
-        model.token_flops * (batch.tokens + batch.sequence_tokens) + model.masked_flops * batch.predicted
-    )
+    encoded = batch.tokens + batch.sequence_tokens
+    forward = model.token_flops * encoded + model.masked_flops * batch.predicted
     again = batch.momentum_tokens
     if batch.view_tokens > layout.ranks * layout.micro_batch_tokens:  # else their graph is kept
         again += batch.view_tokens
@@ -244,8 +241,7 @@ class Reached:
     """What steps reached on a device where it was measured.
 
     short, long: shares of the peak of rows of many tokens, of sequences of at most `SHORT` tokens, and of
-    longer ones. half: tokens of a row that reaches half of that: what a row and its step cost beside their
-    tokens is worth so many. host: seconds below which no step came, since the host had to launch it.
+    longer ones. half: tokens of a row that reaches half of that. host: seconds below which no step came.
     """
 
     short: float
@@ -261,10 +257,7 @@ SHORT = 128
 def share_reached(
     reached: Reached, model: ModelSize, batch: BatchSize, layout: Layout, length: int, peak: float
 ) -> float:
-    """Return the share of the peak that a step reaches, as `step_flops` counts its work.
-
-    length: mean tokens of a sequence. peak: FLOP/s of all ranks together.
-    """
+    """Return the share of the `peak` of all ranks, FLOP/s, that a step reaches by `step_flops`."""
     best = peak * (reached.short if length <= SHORT else reached.long)
     work, seconds = step_flops(model, batch, layout), 0.0
     of_head = (1 + BACKWARD) * model.masked_flops * batch.predicted
@@ -305,13 +298,7 @@ def architecture(config: Config) -> dict[str, Any]:
 
 
 def measure_model(config: Config, tokenizer: Any, length: int, precision: str) -> ModelSize:
-    """Count a run's parameters, its activations for each token, and its FLOPs.
-
-    Args:
-        tokenizer: of the data, or a `PlannedTokenizer`.
-        length: mean tokens of a sequence.
-        precision: of the encoder: fp32, bf16 or fp16.
-    """
+    """Count a run's parameters, its activations for each token, and its FLOPs at a mean length."""
     import torch  # with the model's modules: seconds, which --help need not wait for
     from transformers import AutoConfig
 

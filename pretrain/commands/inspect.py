@@ -71,9 +71,8 @@ def inspect(
         f"{settings.batch_sizes.at_step(batch.step):,} sequences"
     )
     for entry in batch.substitutions:
-        console.print(
-            "chunk {chunk} is damaged ({reason}): chunk {replacement} in its place".format_map(entry)
-        )
+        said = "chunk {chunk} is damaged ({reason}): chunk {replacement} in its place"
+        console.print(said.format_map(entry))
     console.print(shape_table(batch, settings.train.micro_batch_tokens, views))
     names = names_of_labels(views, reader)
     for role, view in batch.views.items():
@@ -98,10 +97,7 @@ def described(reader: ShardReader) -> str:
 
 
 def names_of_labels(views: list[ViewSpec], reader: ShardReader) -> list[str] | None:
-    """Return the name of each label of the labelled view; None without such a view.
-
-    The names of labels in the data come from its manifest (a cache writes them), else they are numbers.
-    """
+    """Return the name of each label of the labelled view (a number if the data says none); None: no view."""
     labelled = [view for view in views if view.labelled]
     if not labelled:
         return None
@@ -180,6 +176,5 @@ def _text(ids: np.ndarray, tokenizer: Any) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(
-        inspect, keys=flags, first=("config", "data", "aug", "step", "show", "rank", "world_size", "split")
-    )
+    first = ("config", "data", "aug", "step", "show", "rank", "world_size", "split")
+    cli.run(inspect, keys=flags, first=first)

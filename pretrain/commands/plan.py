@@ -83,10 +83,8 @@ def plan(
 
         tokenizer, reader = load_tokenizer(settings.data_folder / "tokenizer"), open_train(settings)
         if from_data:
-            length, longest = (
-                max(1, reader.num_tokens // (reader.num_sequences * len(reader.columns))),
-                reader.max_length,
-            )
+            texts, longest = reader.num_sequences * len(reader.columns), reader.max_length
+            length = max(1, reader.num_tokens // texts)
     batch, mean = assumed_batch(settings, length, longest)
     precision = settings.train.precision.replace("auto", "bf16")
     model = estimate.measure_model(settings, tokenizer, mean, precision)
@@ -120,8 +118,7 @@ def plan(
 def assumed_batch(config: Config, length: int | None, longest: int | None = None) -> tuple[BatchSize, int]:
     """Return the batch whose texts and views all have `length` tokens, and that length; None: assumed.
 
-    Of a rate of masking that changes it is the highest. longest: tokens of the longest sequence; None: as
-    the recipe prepares data.
+    longest: tokens of the longest sequence; None: as the recipe prepares data.
     """
     from pretrain.objectives import view_specs
 

@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import fire
 from fire.decorators import SetParseFn
@@ -34,7 +34,7 @@ from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.files import is_of_disk, require_writable, require_writable_file
 from pretrain.common.program import program
-from pretrain.common.typed_values import default_text, meaning_of, nearest, parse_value, type_name, value_text
+from pretrain.common.typed_values import Flag, nearest, parse_value, type_name, value_text
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -65,44 +65,24 @@ class SayWhatLoads(MetaPathFinder):
             print(f"{program()}: loading {fullname} and other libraries ...", file=sys.stderr, flush=True)
 
 
-class Flag(NamedTuple):
-    """A flag, or a word that may stand without one. `default`: "required" without one."""
-
-    name: str
-    kind: str
-    default: str
-    meaning: str
-
-    @classmethod
-    def of_model(cls, model: type[BaseModel]) -> "list[Flag]":
-        """Return the flags that a flat model's fields are."""
-        return [
-            cls(name, type_name(field.annotation), default_text(field), meaning_of(field))
-            for name, field in model.model_fields.items()
-        ]
-
-    @property
-    def typed_as(self) -> str:
-        """The flag as people type it."""
-        return "--" + self.name.replace("_", "-")
+def flags_of(model: type[BaseModel]) -> list[Flag]:
+    """Return the flags that a flat model's fields are."""
+    return [Flag.of_field(name, field) for name, field in model.model_fields.items()]
 
 
 class Command:
     """A function as a command.
 
-    Args:
-        name: what is typed to start it, as "clearly sweep plan".
-        keys: the flags of the function's `**` parameter, as (name, type, default, meaning); the function is
-            given their texts as they were typed.
-        first: names of the flags that the short help shows, in this order; the signature's first ten.
-        more_help: returns what stands at the end of the full help.
+    name: what is typed to start it, as "clearly sweep plan". keys: the flags of the function's `**`
+    parameter, which is given their texts as they were typed. first: the flags that the short help shows; the
+    signature's first ten. more_help: returns the end of the full help.
     """
 
     def __init__(
         self,
         function: Callable,
         name: str,
-        keys: Iterable[tuple] = (),
+        keys: Iterable[Flag] = (),
         first: Sequence[str] = (),
         more_help: Callable[[], str] = str,
     ):
@@ -116,10 +96,10 @@ class Command:
         for name, parameter in inspect.signature(function).parameters.items():
             kind = hints.get(name, str)
             if parameter.kind is parameter.VAR_KEYWORD:
-                self.flags |= {key: Flag(key, *row) for key, *row in keys if key not in self.flags}
+                self.flags |= {flag.name: flag for flag in keys if flag.name not in self.flags}
             elif isinstance(kind, type) and issubclass(kind, BaseModel):
                 self.models[name] = kind
-                self.flags |= {flag.name: flag for flag in Flag.of_model(kind)}
+                self.flags |= {flag.name: flag for flag in flags_of(kind)}
             elif parameter.kind is parameter.VAR_POSITIONAL:
                 self.takes_more_words = True
                 self.words.append(name)
@@ -127,8 +107,8 @@ class Command:
                 self.kinds[name] = kind
                 default = parameter.default
                 text = "required" if default is parameter.empty else value_text(default) or "none"
-                meaning = meanings.get(name) or meaning_of(FieldInfo.from_annotation(kind))
-                self.flags[name] = Flag(name, type_name(kind), text, meaning)
+                own = Flag.of_field(name, FieldInfo.from_annotation(kind)).meaning
+                self.flags[name] = Flag(name, type_name(kind), text, meanings.get(name) or own)
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                     self.words.append(name)
         self.flags["trust"] = Flag("trust", "bool", "false", _TRUST)
@@ -139,9 +119,8 @@ class Command:
         words = []
         for name in self.words:
             flag, word = self.flags.get(name), name.upper()
-            words.append(
-                f"{word}..." if flag is None else word if flag.default == "required" else f"[{word}]"
-            )
+            named = flag is not None and flag.default != "required"
+            words.append(f"{word}..." if flag is None else f"[{word}]" if named else word)
         needed = [
             f"{flag.typed_as} {flag.name.upper()}"
             for flag in self.flags.values()
@@ -270,7 +249,7 @@ def run(
     function: Callable | None = None,
     /,
     *,
-    keys: Callable[[], Iterable[tuple]] = tuple,
+    keys: Callable[[], Iterable[Flag]] = tuple,
     first: Sequence[str] = (),
     more_help: Callable[[], str] = str,
     **commands: Callable,
@@ -349,9 +328,8 @@ def _help(command: Command | None, typed_as: str, commands: dict[str, Callable],
         pages.append(command.full_help() if everything else command.short_help())
     if commands:
         width = max(map(len, commands)) + 2
-        listed = [
-            f"  {name:{width}s}{shorten(summary(one), WIDTH - width - 2)}" for name, one in commands.items()
-        ]
+        about = {name: shorten(summary(one), WIDTH - width - 2) for name, one in commands.items()}
+        listed = [f"  {name:{width}s}{line}" for name, line in about.items()]
         pages.append("\n".join([f"{typed_as} COMMAND ..., each with its own --help:", *listed]))
     return "\n\n".join(pages)
 

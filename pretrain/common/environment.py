@@ -16,9 +16,8 @@ def slow_compressing_stores(cpuinfo: str) -> bool:
     64-bit number where the AVX2 sort takes 6 to 9. Neither Intel's AVX-512 nor Zen 5's is slow.
     """
     first = cpuinfo.split("\n\n", 1)[0]
-    return bool(
-        "AuthenticAMD" in first and re.search(r"^cpu family\s*: 25$", first, re.M) and " avx512f " in first
-    )
+    is_family = re.search(r"^cpu family\s*: 25$", first, re.M) is not None
+    return "AuthenticAMD" in first and is_family and " avx512f " in first
 
 
 def prefer_fast_sorts() -> None:

@@ -63,7 +63,7 @@ def make_folder(folder: Path) -> None:
 
 
 def put_in_place(hidden: Path, folder: Path) -> None:
-    """Give a finished hidden folder its name; a folder that has it is replaced, and removed.
+    """Give a finished hidden folder, or file, its name; a folder that has it is replaced, and removed.
 
     Readers find the old folder or the new one, also after a kill or a power cut. If the file system cannot
     exchange two names (NFS), there is an instant without either, and `recover` mends a kill in it.
@@ -107,8 +107,7 @@ def _replaced(folder: Path) -> Path:
 def exchange(first: Path, second: Path) -> None:
     """Exchange the names of two files or folders of one file system, at one instant (Linux, renameat2).
 
-    Raises:
-        OSError: EINVAL or ENOSYS if the file system or the system cannot.
+    Raises OSError: EINVAL or ENOSYS if the file system or the system cannot.
     """
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
@@ -202,19 +201,12 @@ def replace_durably(path: Path, data: bytes) -> None:
 
     A reader sees the old content or the new, whenever the writer dies. Of two writers the last one wins.
     """
-    _replace(path, data, durable=True)
+    replace(path, data, durable=True)
     fsync_folder(path.parent)
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Replace the content of a file atomically; a power cut may spoil it.
-
-    For what readers verify, and can make again.
-    """
-    _replace(path, data, durable=False)
-
-
-def _replace(path: Path, data: bytes, durable: bool) -> None:
+def replace(path: Path, data: bytes, durable: bool = False) -> None:
+    """Replace the content of a file atomically; unless it is durable, a power cut may spoil it."""
     partial, file = open_partial(path)
     try:
         with _named(path):
@@ -235,10 +227,7 @@ def open_partial(path: Path, folder: Path | None = None) -> tuple[Path, io.Buffe
 
     Its name is always the same, so that the next writer takes what a killed one has left. The lock keeps two
     writers apart: the second one, or one on a file system without locks, gets a name of its own. It goes when
-    the file is closed: rename it before.
-
-    Args:
-        folder: where the hidden file lies; None: beside `path`.
+    the file is closed: rename it before. folder: of the hidden file; None: beside `path`.
     """
     require_in_place(path)
     folder = folder or path.parent
@@ -259,20 +248,12 @@ def _locked(partial: Path) -> int | None:
             if status.st_size:
                 os.ftruncate(descriptor, 0)
             return descriptor
-    except BlockingIOError:
-        pass
-    except FileNotFoundError:  # the other writer has just given it its name
+    except (BlockingIOError, FileNotFoundError):  # another has it, or has just given it its name
         pass
     except OSError:  # no locks here: every writer has a name of its own
         discard(partial)
     os.close(descriptor)
     return None
-
-
-def put_file_in_place(hidden: Path, path: Path) -> None:
-    """Give a finished hidden file, which a library wrote, its name; a file that has it is replaced."""
-    fsync_folder(hidden)  # the same calls sync a file
-    rename_durably(hidden, path)
 
 
 def rename_durably(source: Path, target: Path) -> None:
@@ -412,11 +393,7 @@ def require_writable(place: str | Path, name: str = "--out") -> None:
 
     The folder is not made: what is refused later would leave it behind. A file is made and removed in the
     nearest folder that is there: for root, and on some file systems, access bits say nothing. place: "" is a
-    flag that was not given. name: what the message calls it.
-
-    Raises:
-        UserError: the place, or what it would lie in, is no folder, or is not writable.
-        OSError: its disk is full or broken.
+    flag that was not given. Raises OSError where the disk is full or broken.
     """
     if not place:
         return

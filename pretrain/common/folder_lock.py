@@ -41,16 +41,12 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "", says_itself: bo
     """Hold `folder` for writing until the block ends or this process dies.
 
     A child that is forked meanwhile does not hold it. Nothing is written into a folder that is renamed or
-    removed meanwhile (`guard`).
+    removed meanwhile (`guard`). Raises FolderTakenError where another process holds it.
 
     Args:
         wait: how many seconds to wait for a live holder.
         part: a file or folder in it; hold that alone.
         says_itself: whether the holder looks by itself, soon, for a folder that is renamed or removed.
-
-    Raises:
-        FolderTakenError: another process holds it; the message names its host and its pid.
-        UserError: the folder cannot be written.
     """
     path = folder / (f".{part}{LOCK}" if part else LOCK)
 
@@ -80,9 +76,8 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
     watch, deadline, printed = _Watch(lock), time.monotonic() + wait, False
 
     def give_up() -> bool:
-        return state_here(lock.owner) != "elsewhere" or (
-            watch.holder_lives() and time.monotonic() >= deadline
-        )
+        elsewhere = state_here(lock.owner) == "elsewhere"
+        return not elsewhere or (watch.holder_lives() and time.monotonic() >= deadline)
 
     while True:
         # Not within `acquire`: that takes a lease by its age alone, also from a process of this machine that

@@ -49,11 +49,7 @@ def free_port() -> int:
 
 
 def run_module(module: str, arguments: Sequence[str], what: str) -> None:
-    """Run `python -m module arguments...` without the launcher's variables, which would make it a rank.
-
-    what: names the work in the error.
-    Raises: UserError if the command fails; it has printed why.
-    """
+    """Run `python -m module arguments...`, no rank of a launcher. what: names the work in the error."""
     done = subprocess.run([sys.executable, "-m", module, *arguments], env=no_rank() | words_allow_nothing())
     if done.returncode:
         raise UserError(f"{what} failed (exit {done.returncode}); {_ABOVE}")
@@ -62,11 +58,7 @@ def run_module(module: str, arguments: Sequence[str], what: str) -> None:
 def run_to_end(module: str, words: Sequence[str], again: str) -> None:
     """Run `python -m module words...` to its end, as `run_and_stream` does, or to that of its budget of time.
 
-    Args:
-        again: what to do after a signal has stopped it.
-
-    Raises:
-        UserError: it failed, and this is what it said is wrong; or it was stopped.
+    again: what to do after a signal has stopped it. Raises UserError with what it said is wrong.
     """
     code, error = run_and_stream(module, words)
     if code < 0:
@@ -84,14 +76,10 @@ def run_and_stream(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     """Run `python -m module arguments...` for somebody who watches, in a notebook for instance.
 
     Its lines are printed as they come, to whatever `sys.stdout` is. It has a session of its own, so that
-    Ctrl-C reaches it through this process only: all processes of its group, as in a terminal. It is killed
-    when this process ends.
+    Ctrl-C reaches it through this process only: all processes of its group, as in a terminal; it is raised
+    here when they have ended. It is killed when this process ends.
 
-    Returns:
-        Its exit status, and the first error that it printed; "" for none.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C, when the process has ended.
+    Returns: its exit status, and the first error that it printed; "" for none.
     """
     last_lines: deque[str] = deque(maxlen=500)
     interrupted, parent = False, os.getpid()
@@ -148,10 +136,9 @@ def start_logged(
 
 
 def wait_for_end(process: subprocess.Popen, while_running: Callable[[], None], every: float = 0.1) -> int:
-    """Wait for the end of a process (`start_logged`); return its exit status.
+    """Wait for a process (`start_logged`), calling `while_running` `every` seconds; return its exit status.
 
-    `while_running` is called `every` so many seconds; if it raises, the process and its children are ended
-    first (`end_session`).
+    What `while_running` raises ends the process and its children first.
     """
     try:
         while True:
@@ -175,9 +162,8 @@ def end_session(process: subprocess.Popen, patience: float = 5.0) -> None:
 def failure_line(log: Path) -> str:
     """Return the last error that a failed process printed and that gives a reason, else its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [
-        line for line in lines if line.split("] ")[-1].startswith("error: ") and not line.endswith(_ABOVE)
-    ]
+    errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
+    errors = [line for line in errors if not line.endswith(_ABOVE)]
     return (errors or lines or ["it printed nothing"])[-1]
 
 

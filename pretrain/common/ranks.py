@@ -58,11 +58,8 @@ def _connect() -> dist.ProcessGroup:
 def on_rank_zero(action: Callable[[], T]) -> T:
     """Run `action` on rank 0 while others wait; return its (picklable) result on every rank. Collective.
 
-    The others wait for as long as preparing data and its models takes.
-
-    Raises:
-        Exception: on rank 0 what `action` raised. On the others a UserError of the same text, and of the same
-            class if that was one. Rank 0 has printed it before the others hear of it.
+    The others wait for as long as preparing data and its models takes. What `action` raises becomes on them a
+    UserError of the same text, and of the same class if it was one. Rank 0 has printed it before.
     """
     if is_alone():
         return action()

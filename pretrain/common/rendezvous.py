@@ -23,13 +23,8 @@ _SECONDS_BETWEEN_LINES = 30.0
 def join(backend: str, patience: float, seconds: float) -> None:
     """Form the process group with the other ranks at MASTER_ADDR:MASTER_PORT.
 
-    Args:
-        patience: seconds until all must have arrived, and again until all must be connected.
-        seconds: that a collective of the group may take.
-
-    Raises:
-        UserError: MASTER_PORT is no port; some did not arrive; the port is taken; or a rank was lost while
-            they connected.
+    patience: seconds until all must have arrived, and again until all must be connected. seconds: that a
+    collective of the group may take.
     """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], _port(world)
@@ -83,9 +78,8 @@ def _connect(rank: int, world: int, address: str, port: int, end: float) -> dist
                 raise
         time.sleep(0.2)
     left = timedelta(seconds=max(1.0, end - time.monotonic()))
-    store = dist.TCPStore(
-        address, port, world, serves, timeout=left, wait_for_workers=False, multi_tenant=True
-    )
+    served = {"timeout": left, "wait_for_workers": False, "multi_tenant": True}
+    store = dist.TCPStore(address, port, world, serves, **served)
     # A launcher that starts the ranks again keeps its store.
     return dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 

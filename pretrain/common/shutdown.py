@@ -35,12 +35,7 @@ class Shutdown:
     """
 
     def __init__(self, folder: Path, watch_file: bool):
-        """
-        Args:
-            folder: of the run; its stop file is `folder`/stop.
-            watch_file: whether this rank looks at every step for the stop file, and for the folder itself.
-                One rank is enough.
-        """
+        """watch_file: whether this rank looks at every step for the stop file and for the run's folder."""
         self._requested = NONE
         self._stop_file = folder / STOP_FILE if watch_file else None
         for number in SIGNALS:

@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -93,9 +93,8 @@ def parse_value(text: str, kind: Any, flag: str) -> Any:
     if type(None) in members and text in {"none", "None", "null"} - own:
         return None
     origins = {typing.get_origin(member) or member for member in members}
-    nested = any(
-        isinstance(origin, type) and issubclass(origin, (list, tuple, dict, BaseModel)) for origin in origins
-    )
+    kinds = tuple(origin for origin in origins if isinstance(origin, type))
+    nested = any(issubclass(kind, (list, tuple, dict, BaseModel)) for kind in kinds)
     if nested and text[:1] in ("[", "{"):
         try:
             return parse_yaml(text, flag)
@@ -208,16 +207,25 @@ def type_name(kind: Any) -> str:
     return getattr(origin or kind, "__name__", str(kind))
 
 
-def meaning_of(field: FieldInfo) -> str:
-    """Return what a field's description says, on one line."""
-    return " ".join((field.description or "").split())
+class Flag(NamedTuple):
+    """A flag, or a word that may stand without one. `default`: "required" without one."""
 
+    name: str
+    kind: str
+    default: str
+    meaning: str
 
-def default_text(field: FieldInfo) -> str:
-    """Return a field's default as it would be typed; "required" without one."""
-    if field.is_required():
-        return "required"
-    return value_text(field.get_default(call_default_factory=True))
+    @classmethod
+    def of_field(cls, name: str, field: FieldInfo) -> "Flag":
+        """Return the flag of a model's field, its description on one line and its default as typed."""
+        default = field.get_default(call_default_factory=True)
+        text = "required" if field.is_required() else value_text(default)
+        return cls(name, type_name(field.annotation), text, " ".join((field.description or "").split()))
+
+    @property
+    def typed_as(self) -> str:
+        """The flag as people type it."""
+        return "--" + self.name.replace("_", "-")
 
 
 def value_text(value: Any) -> str:

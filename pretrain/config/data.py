@@ -220,9 +220,7 @@ class DataConfig(Section):
         refuse(record and self.dedup == "minhash", f"dedup: minhash {whole}")
         passages = any(source.layout == "passages" for source in self.sources)
         refuse(record and self.pairs == "none" and passages, f"layout: passages {whole}")
-        cuts = (
-            f"long_sentences: {self.long_sentences} would cut documents, which unit {self.unit} keeps whole"
-        )
+        cuts = f"long_sentences: {self.long_sentences} would cut documents: unit {self.unit} keeps them whole"
         refuse(self.keeps_documents and self.long_policy != "split", f"{cuts}: leave it at auto")
         setting = f"unit {self.unit}" if self.keeps_documents else "long_sentences: split"
         parsed = self.annotate is not None and (self.keeps_documents or split)
@@ -327,12 +325,7 @@ def _is_there(source: str) -> bool:
 
 
 def data_config(tree: dict[str, Any]) -> DataConfig:
-    """Return the configuration in a mapping of keys to values.
-
-    Raises:
-        UserError: a key is unknown (the nearest is named), or values are wrong, which one message names; or
-            an address holds a password.
-    """
+    """Return the configuration in a mapping of keys to values; one error names all that is wrong."""
     try:
         config = DataConfig(**tree)
     except ValidationError as error:

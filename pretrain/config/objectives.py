@@ -103,9 +103,8 @@ class ObjectiveConfig(Section):
     @property
     def frozen(self) -> dict[str, str]:
         """Return key -> the frozen encoder that it names: of false negatives, or to be near to."""
-        named = {
-            f"objective.{part}.model": getattr(self, part).model for part in DISTILLING if part in self.parts
-        }
+        there = [part for part in DISTILLING if part in self.parts]
+        named = {f"objective.{part}.model": getattr(self, part).model for part in there}
         if self.parts != ("mlm",):
             named |= {"objective.false_negatives.guide": self.false_negatives.model}
         return {key: model for key, model in named.items() if model is not None}
@@ -138,10 +137,8 @@ class ObjectiveConfig(Section):
     @property
     def steadier(self) -> dict[str, str]:
         """Return, for the terms of the sum, dotted setting -> which way to move it (`Term.steadier`)."""
-        ways = {section: getattr(self, section).steadier for section in self.sections}
-        return {
-            f"objective.{section}.{key}": way for section, own in ways.items() for key, way in own.items()
-        }
+        ways = [(section, getattr(self, section).steadier) for section in self.sections]
+        return {f"objective.{section}.{key}": way for section, own in ways for key, way in own.items()}
 
     @property
     def masked_copies(self) -> int:
@@ -158,10 +155,8 @@ def unused(name: str, keys: Iterable[str]) -> list[str]:
     parts = name.split("+")
     if any(map(OWN.match, parts)):
         return []
-    others = {"options", *map(ObjectiveConfig.section, OBJECTIVES)} - {
-        "mlm",
-        *map(ObjectiveConfig.section, parts),
-    }
+    others = {"options", *map(ObjectiveConfig.section, OBJECTIVES)}
+    others -= {"mlm", *map(ObjectiveConfig.section, parts)}
     if parts == ["mlm"]:
         others |= set(OF_CONTRASTIVE_LOSSES)
     return [key for key in keys if key.startswith("objective.") and key.split(".")[1] in others]
@@ -171,6 +166,5 @@ def readers(keys: Iterable[str]) -> str:
     """Name the objectives whose settings the dotted keys are."""
     own = {"contrastive": "clear", "options": "FILE.py:CLASS"}
     own |= dict.fromkeys(OF_CONTRASTIVE_LOSSES, "objectives with a contrastive loss")
-    return " and ".join(
-        dict.fromkeys(own.get(section, section) for section in (key.split(".")[1] for key in keys))
-    )
+    sections = dict.fromkeys(key.split(".")[1] for key in keys)
+    return " and ".join(dict.fromkeys(own.get(section, section) for section in sections))

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from augment.core.errors import shortened, shown
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import default_text, faults, meaning_of, nearest, parse_value, type_name
+from pretrain.common.typed_values import Flag, faults, nearest, parse_value
 from pretrain.config.objectives import readers, unused
 from pretrain.config.run import SIZES, Config, TrainConfig
 from pretrain.config.validation import read_yaml, type_at
@@ -40,16 +40,13 @@ DEFAULT_RECIPE = RECIPES / "clear_micro.yaml"
 def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     """Read a YAML recipe, apply overrides, validate.
 
+    An override that changes nothing, of an objective that is not in the sum for instance, is refused. (A
+    recipe may have such settings: the config.yaml of a run has all.)
+
     Args:
         recipe: path of a YAML file, or name of one of ours (`find_recipe`), or None for the defaults.
         overrides: dotted key or short flag -> raw value (`{"train.lr": "1e-4", "aug": "del-word"}`). Strings
             are read by the type of their field (`typed_values.parse_value`).
-
-    Raises:
-        UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of
-            its type or contradicts another; an override is of an objective that is not in the sum, or changes
-            nothing without another setting. (A recipe may have such settings: the config.yaml of a run has
-            all.)
     """
     tree: dict[str, Any] = {}
     where = "flags"
@@ -166,31 +163,29 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(node.setdefault(part, {}), dict):
             raise UserError(f"flag --{dotted}: {'.'.join(parts[: depth + 1])!r} is a value, without keys")
         node = node[part]
-    node[parts[-1]] = (
-        parse_value(value, type_at(Config, dotted), f"--{dotted}") if isinstance(value, str) else value
-    )
+    if isinstance(value, str):
+        value = parse_value(value, type_at(Config, dotted), f"--{dotted}")
+    node[parts[-1]] = value
 
 
-def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[str, str, str, str]]:
-    """Return every key of the tree as (dotted name, type, default, meaning)."""
-    rows: list[tuple[str, str, str, str]] = []
+def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[Flag]:
+    """Return a flag for every key of the tree, by its dotted name."""
+    rows: list[Flag] = []
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             rows += describe(kind, f"{prefix}{name}.")
         else:
-            rows.append((prefix + name, type_name(kind), default_text(field), meaning_of(field)))
+            rows.append(Flag.of_field(prefix + name, field))
     return rows
 
 
-def flags() -> list[tuple[str, str, str, str]]:
-    """Return every flag that names a key, short ones first, as (name, type, default, meaning)."""
-    keys = {key: (kind, default, meaning) for key, kind, default, meaning in describe()}
-    short = []
-    for name, key in SHORT_FLAGS.items():
-        kind, default, meaning = keys[key]
-        short.append((name, kind, default, meaning.removesuffix(f". Flag --{name.replace('_', '-')}")))
-    return short + [(name, *rest) for name, rest in keys.items()]
+def flags() -> list[Flag]:
+    """Return every flag that names a key, short ones first."""
+    keys = {flag.name: flag for flag in describe()}
+    short = [keys[key]._replace(name=name) for name, key in SHORT_FLAGS.items()]
+    own = [flag._replace(meaning=flag.meaning.removesuffix(f". Flag {flag.typed_as}")) for flag in short]
+    return [*own, *keys.values()]
 
 
 def to_yaml(config: Config) -> str:

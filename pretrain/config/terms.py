@@ -238,14 +238,10 @@ class AdversarialReading:
     taken, or what p(y | x) is of a model that has no y: here the features' softmax. A reading answers the
     rest.
 
-    adversarial_weight: lambda.
-    sigma: standard deviation of the first noise on the word embeddings.
-    step_size: eta.
-    norm, scope: of the projection, and whether it is taken over a token's embedding or all of a sequence's.
-    projection: a mode of `project_noise`.
-    radius: epsilon, as a share of the size of the sequence's own word embeddings.
-    form: of the divergence (`divergence`).
-    reduction: of the divergences of a batch's sentences.
+    adversarial_weight: lambda. sigma: standard deviation of the first noise on the word embeddings.
+    step_size: eta. norm, scope, projection: of `project_noise`, over a token's embedding or all of a
+    sequence's. radius: epsilon, as a share of the size of the sequence's own word embeddings.
+    form, reduction: of the `divergence`, and of those of a batch's sentences.
     clean_gradient: whether the clean output learns too, or is a constant.
     """
 
@@ -261,31 +257,11 @@ class AdversarialReading:
     clean_gradient: bool
 
 
-_PRINTED = AdversarialReading(
-    adversarial_weight=1e-3,
-    sigma=1e-2,
-    step_size=1.0,
-    norm="l2",
-    scope="sequence",
-    projection="ball",
-    radius=0.05,
-    form="printed",
-    reduction="mean",
-    clean_gradient=False,
-)
+#                   lambda, sigma, eta, norm, scope, projection, epsilon, form, reduction, clean gradient
+_SMART = AdversarialReading(1e-6, 1e-5, 1e-3, "inf", "token", "smart", None, "packaged", "sum", True)
+_PRINTED = AdversarialReading(1e-3, 1e-2, 1.0, "l2", "sequence", "ball", 0.05, "printed", "mean", False)
 ADVERSARIAL_READINGS = {
-    "smart-package": AdversarialReading(
-        adversarial_weight=1e-6,
-        sigma=1e-5,
-        step_size=1e-3,
-        norm="inf",
-        scope="token",
-        projection="smart",
-        radius=None,
-        form="packaged",
-        reduction="sum",
-        clean_gradient=True,
-    ),
+    "smart-package": _SMART,
     "algorithm-1": _PRINTED,
     "appendix-A": replace(_PRINTED, projection="closed-form", norm="inf", step_size=None),
 }

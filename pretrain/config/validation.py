@@ -45,9 +45,8 @@ def read_yaml(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return a tree with the values of `own` in place of those of `base`, section by section."""
-    sections = {
-        key for key in base.keys() & own.keys() if isinstance(base[key], dict) and isinstance(own[key], dict)
-    }
+    both = base.keys() & own.keys()
+    sections = {key for key in both if isinstance(base[key], dict) and isinstance(own[key], dict)}
     return base | own | {key: merged(base[key], own[key]) for key in sections}
 
 

@@ -27,10 +27,7 @@ def describe_parser(model: str) -> dict[str, str]:
 
 
 def check_corpus(texts: Sequence[str], parser: dict[str, str]) -> None:
-    """Raise UserError where most of a corpus is written in another script than the parser's language.
-
-    texts: a random sample of the corpus. parser: as `describe_parser` gives it.
-    """
+    """Refuse a corpus, of which texts are a sample, mostly in another script than the parser's language."""
     try:
         check_language(texts, parser["language"], parser["parser"])
     except AugmentationError as error:
@@ -53,8 +50,6 @@ def annotate(
 
     Texts are kept and parsed whole, also where their tokens in the shard are cut to max_length: an
     augmentation is to see all of a sentence, as it does in the papers.
-
-    parser: as `describe_parser` gives it. max_length: of the data, in tokens. counts: is added to.
     """
     longest, language = longest_text(max_length), parser["language"]
     kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]

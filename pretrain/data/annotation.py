@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from augment.core.compiled import native
 from augment.core.ragged import offsets_of
@@ -39,11 +40,10 @@ _SUFFIX = {"<u2": "u16", "u1": "u8"}
 
 
 class Annotation:
-    """Text and parse of the N stored sequences of a chunk.
+    """Text and parse of the N stored sequences of a chunk, from members as `pack` makes them.
 
-    members: as `pack` makes them. language: of the parser. Raises KeyError or ValueError where members are
-    missing or cut, or name what is not there: rules follow heads until a root comes, and look words up in
-    tables, without a check of their own.
+    Raises KeyError or ValueError where members are missing or cut, or name what is not there: rules follow
+    heads until a root comes, and look words up in tables, without a check of their own.
     """
 
     __slots__ = (
@@ -56,12 +56,15 @@ class Annotation:
         # As `array`, whose items are looked up in half the time of numpy's and take no more memory.
         self._text_ends = array("q", [0, *np.frombuffer(members["text_ends.u32"], "<u4").tolist()])
         self._bounds = array("q", offsets_of(np.frombuffer(members["words.u16"], "<u2")).tobytes())
-        arrays = [
-            np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in _WORD_ARRAYS.items()
-        ]
-        tags, self._relations, lemmas = _tables(members["tables.json"])
-        self._tags, self._pos = [row[0] for row in tags], [row[1] for row in tags]
-        self._lemmas = ["", *lemmas]
+        codes = _WORD_ARRAYS.items()
+        arrays = [np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in codes]
+        try:
+            tables = _Tables.model_validate_json(members["tables.json"])
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise ValueError(f"tables.json: {'.'.join(map(str, fault['loc']))} {fault['msg']}") from None
+        self._tags, self._pos = [tag for tag, _ in tables.tags], [pos for _, pos in tables.tags]
+        self._relations, self._lemmas = tables.relations, ["", *tables.lemmas]
         whole = len(self._bounds) == len(self._text_ends) and self._text_ends[-1] == len(self._texts)
         if not whole or any(len(array) != self._bounds[-1] for array in arrays):
             raise ValueError("texts and words of the annotation do not belong together")
@@ -71,9 +74,8 @@ class Annotation:
             "word_lemmas": len(self._lemmas),
             "word_relations": len(self._relations),
         }
-        _check_words(
-            _characters(self._texts, np.array(self._text_ends)), np.array(self._bounds), arrays, sizes
-        )
+        characters = _characters(self._texts, np.array(self._text_ends))
+        _check_words(characters, np.array(self._bounds), arrays, sizes)
         self._compile()
 
     def __len__(self) -> int:
@@ -96,31 +98,16 @@ class Annotation:
         return self._texts[self._text_ends[row] : self._text_ends[row + 1]].decode()
 
     def __getitem__(self, row: int) -> ParsedSentence:
-        """Return the sentence of a row.
-
-        It has no words where the row has no text, or one longer than `MOST_CHARACTERS`.
-        """
+        """Return the sentence of a row, without words if it has no text or one of over `MOST_CHARACTERS`."""
         return self._compiled.sentence(row)
 
 
-def _tables(data: bytes) -> tuple[list[list[str]], list[str], list[str]]:
-    """Tags with their parts of speech, relations and lemmas of a chunk. Raises: KeyError or ValueError."""
-    try:
-        tables = json.loads(data)
-    except RecursionError:
-        raise ValueError("tables.json is nested too deep") from None
-    if not isinstance(tables, dict):
-        raise ValueError("tables.json is no object")
-    tags, relations, lemmas = tables["tags"], tables["relations"], tables["lemmas"]
-    pairs = isinstance(tags, list) and all(isinstance(row, list) and len(row) == 2 for row in tags)
-    if not pairs or not all(isinstance(name, str) for row in tags for name in row):
-        raise ValueError("the table of tags is no list of [tag, part of speech]")
-    for name, table in (("relations", relations), ("lemmas", lemmas)):
-        if not isinstance(table, list) or not all(isinstance(text, str) for text in table):
-            raise ValueError(f"the table of {name} is no list of texts")
-    for text in (*relations, *lemmas, *(name for row in tags for name in row)):
-        text.encode()  # a ValueError for half of a surrogate pair, which a rule could write into a text
-    return tags, relations, lemmas
+class _Tables(BaseModel, strict=True):
+    """Tags with their parts of speech, relations and lemmas of a chunk: Unicode, without half a surrogate."""
+
+    tags: list[tuple[str, str]]
+    relations: list[str]
+    lemmas: list[str]
 
 
 def _characters(texts: bytes, ends: np.ndarray) -> np.ndarray:
@@ -158,10 +145,8 @@ def _check_words(
 
     starts, ends, heads = columns["word_starts"], columns["word_ends"], columns["word_heads"]
     refuse((starts >= ends) | (ends > characters[text]), "a word lies outside the text")
-    refuse(
-        np.append(False, (starts[1:] < ends[:-1]) & (text[1:] == text[:-1])),
-        "words overlap, or are out of order",
-    )
+    overlap = (starts[1:] < ends[:-1]) & (text[1:] == text[:-1])
+    refuse(np.append(False, overlap), "words overlap, or are out of order")
     refuse(heads >= counts[text], "a word depends on a word that is not there")
     for name, size in sizes.items():
         refuse(columns[name] >= size, f"{name} names a row that its table does not have")
@@ -207,9 +192,7 @@ def pack(sentences: Sequence[ParsedSentence]) -> dict[str, bytes]:
         columns["word_ends"] += sentence.ends
         columns["word_heads"] += sentence.heads
         columns["word_tags"] += [tags.setdefault(tag, len(tags)) for tag in zip(sentence.tags, sentence.pos)]
-        columns["word_relations"] += [
-            relations.setdefault(relation, len(relations)) for relation in sentence.deps
-        ]
+        columns["word_relations"] += [relations.setdefault(name, len(relations)) for name in sentence.deps]
         columns["word_lemmas"] += [
             0 if lemma == word.lower() else lemmas.setdefault(lemma, len(lemmas) + 1)
             for lemma, word in zip(sentence.lemmas, sentence.words)

@@ -27,9 +27,8 @@ class ViewSpec:
 
     role: "anchor", "positive", "negative" or a name of the caller's own. The view is made of the data's
         column of that name ("negative2"), or of that name without digits ("positive" of the role
-        "positive2"), where it has one, else of the text. A
-        record whose column is empty gives its text too: its positive is then another view of the same text
-        (SDA's fallback).
+        "positive2"), where it has one, else of the text. A record whose column is empty gives its text too:
+        its positive is then another view of the same text (SDA's fallback).
     augmentation: a specification (`augment.spec.grammar`).
     labelled: whether `RankBatch.labels` are those of this view; of one view at most.
     """
@@ -49,9 +48,7 @@ class BatchSpec:
     """What to make of each sequence.
 
     views: in the order that numbers their random draws; roles differ.
-    masking: how many maskings, and of which tokens.
-    vocabulary: of the tokenizer that the data was prepared with.
-    synonyms: the table for `subs`.
+    vocabulary: of the tokenizer that the data was prepared with. synonyms: the table for `subs`.
     max_length: most tokens of a sequence that the model takes; longer views are cut. None: any.
     prompts: role -> int32[p], tokens behind the first of every view of that role, after augmentation.
     """
@@ -72,9 +69,6 @@ def label_names(view: ViewSpec) -> list[str]:
     """Return what the labels 0, 1, ..., A of a labelled view mean.
 
     They are the A augmentations of "a|b|c" in order, then `none`, for sequences that came out unchanged.
-
-    Raises:
-        AugmentationError: the view's augmentation is no list of alternatives.
 
     >>> label_names(ViewSpec("augmented", "crop|reorder|crop", labelled=True))
     ['crop', 'reorder', 'none']

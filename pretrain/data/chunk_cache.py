@@ -21,11 +21,8 @@ class ChunkCache:
     Memory: 4 bytes a token of the largest chunk, 16 bytes a sequence and 12 bytes a record, for each slot;
     with text, the annotation of the chunk besides, some 12 bytes a token.
 
-    Args:
-        reader: of the split.
-        slots: chunks to keep; grows when one batch needs more.
-        vocabulary_size: ids must be below it.
-        keep_text: keep text and parse too, for `sentences`; the data must be annotated.
+    slots: chunks to keep; grows when one batch needs more. vocabulary_size: ids must be below it. keep_text:
+    keep text and parse too, for `sentences`; the data must be annotated.
     """
 
     def __init__(
@@ -55,12 +52,7 @@ class ChunkCache:
         return chunk in self._slot_of
 
     def load(self, chunk: int, needed: set[int]) -> None:
-        """Have `chunk` in the cache without losing any of `needed`.
-
-        Raises:
-            DamagedShard: the chunk cannot be read; the cache is as it was.
-            UserError: it holds ids that the vocabulary does not have.
-        """
+        """Have `chunk` in the cache without losing any of `needed`; if it is damaged the cache stays."""
         if chunk in self._slot_of:
             self._slot_of.move_to_end(chunk)
             return
@@ -101,10 +93,7 @@ class ChunkCache:
         return Ragged(ids, offsets_of(lengths))
 
     def sentences(self, places: np.ndarray, column: int | np.ndarray = 0) -> Sentences:
-        """Return text and parse of the records at `places`, until the next `load`.
-
-        column: one for all, or one for each, int64[n].
-        """
+        """Return text and parse of the records at `places` until the next `load`; column: one or int64[n]."""
         slot, row = np.divmod(places, self._records)
         return Sentences(self._annotations, slot, row * self._columns + column)
 

@@ -47,10 +47,7 @@ def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
     an element: a stored permutation would cost one argsort of a whole chunk for the few sequences that a step
     draws from it.
 
-    Args:
-        index: int64[n], 0 <= index < size.
-        size: int64[n], at least 1.
-        key: uint64[n], equal for elements of the same permutation.
+    index, size: int64[n], 0 <= index < size. key: uint64[n], equal for elements of the same permutation.
     """
     if index.size == 0:
         return index.astype(np.int64)
@@ -98,10 +95,7 @@ def most_lanes(lanes: int, world_size: int) -> int:
 
 
 def require_lanes(lanes: int, world_size: int, equal: bool = False) -> None:
-    """Check that each rank has a lane.
-
-    equal: each must have equally many, for losses of what one rank reads (`scope: local`).
-    """
+    """Check that each rank has a lane; equal: all equally many, for losses of one rank (`scope: local`)."""
     if equal and lanes % world_size:
         raise UserError(f"data.lanes={lanes} is no multiple of {world_size} ranks, which scope: local needs")
     if lanes < world_size:
@@ -111,12 +105,9 @@ def require_lanes(lanes: int, world_size: int, equal: bool = False) -> None:
 class Lanes:
     """The order of the data, a pure function of (seed, step).
 
-    Args:
-        chunk_sizes: int64[C], sequences in each chunk of the split.
-        seed: of the data order.
-        global_batch: B, sequences a step over all ranks.
-        lanes: L, fixed in the configuration; every world size up to it sees the same global batches.
-        start_batch, growth_steps: of a batch that grows to B (`BatchSizes`); None, 0: it is always B.
+    chunk_sizes: int64[C], sequences in each chunk of the split. global_batch: B, sequences a step over all
+    ranks. lanes: L; every world size up to it sees the same global batches. start_batch, growth_steps: of a
+    batch that grows to B (`BatchSizes`); None, 0: it is always B.
     """
 
     def __init__(
@@ -171,9 +162,8 @@ class Lanes:
         """Return the epoch of each step, and how many sequences a lane gave before in it: int64[n] each."""
         epoch, offset = self._early[:, -1]
         full = steps - self.sizes.growth_steps  # steps of the full batch before this one
-        left = (
-            self.num_sequences // self.lanes - offset
-        ) // self.per_lane  # that the growth's last epoch has
+        # that the growth's last epoch has
+        left = (self.num_sequences // self.lanes - offset) // self.per_lane
         later, number = np.divmod(full - left, self.steps_per_epoch)
         epochs = np.where(full < left, epoch, epoch + 1 + later)
         offsets = np.where(full < left, offset + full * self.per_lane, number * self.per_lane)
@@ -186,9 +176,8 @@ class Lanes:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw the sequences that lanes [lane_start, lane_stop) give at steps [first, stop).
 
-        Returns:
-            (chunk, index): int64[n] each, step after step and in it lane after lane, each step with its own
-            B / L sequences of a lane; a sequence is number `index` of chunk `chunk`.
+        Returns (chunk, index), int64[n] each: step after step, and in it lane after lane, the step's own
+        B / L sequences of a lane; a sequence is number `index` of chunk `chunk`.
         """
         steps = np.arange(first, stop)
         if not steps.size:
@@ -206,10 +195,7 @@ class Lanes:
         return np.concatenate(chunks), np.concatenate(indices)
 
     def replacements(self, epoch: int, chunk: int, attempts: int) -> np.ndarray:
-        """Return the chunks to try, in order, in place of a damaged one: int64[attempts].
-
-        They depend on the seed, the epoch and the damaged chunk alone.
-        """
+        """Return the chunks to try, in order, in place of a damaged one: int64[attempts]."""
         words = hash_words(self.seed, _REPLACEMENT, epoch, chunk, np.arange(attempts, dtype=np.uint64))
         return (words % np.uint64(self.chunk_sizes.size)).astype(np.int64)
 
@@ -217,14 +203,9 @@ class Lanes:
         self, epoch: int, offsets: np.ndarray, share: int, lane_start: int, lane_stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw `share` sequences of each lane at each step of one epoch, whose `offsets` are given."""
-        lane = np.arange(lane_start, lane_stop, dtype=np.int64)
-        slice_start = lane * self.num_sequences // self.lanes
-        position = (
-            offsets[:, None, None]
-            + slice_start[None, :, None]
-            + np.arange(share, dtype=np.int64)[None, None, :]
-        ).ravel()
-        return self._at(epoch, position)
+        slice_starts = np.arange(lane_start, lane_stop) * self.num_sequences // self.lanes
+        positions = offsets[:, None, None] + slice_starts[:, None] + np.arange(share)
+        return self._at(epoch, positions.ravel())
 
     def _at(self, epoch: int, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (chunk, index) of what stands at the positions, int64[n], of an epoch's order."""
@@ -256,9 +237,7 @@ class DistinctLanes(Lanes):
     among the next `LOOK_AHEAD` times its share (at the end of its slice, or where one text fills much of the
     data) gives those that it passed over. So every record keeps its lane and its epoch, and a batch its size.
 
-    Args:
-        texts: int64[T, M], of each record the identities of texts that a batch must not repeat.
-        others: as `Lanes`.
+    texts: int64[T, M], of each record the identities of texts that a batch must not repeat.
     """
 
     LOOK_AHEAD = 16
@@ -322,9 +301,8 @@ class DistinctLanes(Lanes):
         yield from ((before, share) for (of, before), share in zip(early, shares.tolist()) if of == epoch)
         if epoch >= grown:
             begin, end = offset if epoch == grown else 0, self.num_sequences // self.lanes
-            yield from (
-                (before, self.per_lane) for before in range(begin, end - self.per_lane + 1, self.per_lane)
-            )
+            for before in range(begin, end - self.per_lane + 1, self.per_lane):
+                yield before, self.per_lane
 
 
 def _are_distinct(texts: np.ndarray) -> bool:
@@ -344,28 +322,16 @@ class MixedLanes(Lanes):
     a Weyl sequence, (start + step / golden ratio) mod 1, lies among intervals as long as the sets' shares:
     after any number of steps, each set has had its share of them but for a few.
 
-    Args:
-        sets: int64[C_k] each, sequences in each chunk.
-        shares: of the steps, adding up to 1.
-        seed, global_batch, lanes: as `Lanes`.
-
-    Raises:
-        UserError: as `Lanes`; a set with fewer sequences than a global batch is named by its number.
+    sets: int64[C_k] each, sequences in each chunk. shares: of the steps, adding up to 1.
     """
 
     def __init__(
-        self,
-        sets: Sequence[np.ndarray],
-        shares: Sequence[float],
-        seed: int,
-        global_batch: int,
-        lanes: int,
+        self, sets: Sequence[np.ndarray], shares: Sequence[float], seed: int, global_batch: int, lanes: int
     ) -> None:
         for number, sizes in enumerate(sets, 1):
             if sizes.sum() < global_batch:
-                raise UserError(
-                    f"lower train.global_batch: set {number} of data.sets has {sizes.sum():,} sequences"
-                )
+                few = f"set {number} of data.sets has {sizes.sum():,} sequences"
+                raise UserError(f"lower train.global_batch: {few}")
         self.sets = [Lanes(sizes, seed, global_batch, lanes) for sizes in sets]
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)
         self.per_lane, self.sizes = self.sets[0].per_lane, self.sets[0].sizes

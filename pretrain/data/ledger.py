@@ -116,16 +116,11 @@ def extend_ledger(ledger: Mapping[str, Any], sums: Sequence[int]) -> Ledger:
     False
     """
     last = sums_in_hexadecimal(sums)
-    links = {
-        kind: hashlib.blake2b(bytes.fromhex(ledger[kind] + last[kind]), digest_size=16).hexdigest()
-        for kind in KINDS
-    }
+    whole = {kind: bytes.fromhex(ledger[kind] + last[kind]) for kind in KINDS}
+    links = {kind: hashlib.blake2b(both, digest_size=16).hexdigest() for kind, both in whole.items()}
     return {"since": ledger["since"], **links, "last": last}
 
 
 def sums_in_hexadecimal(sums: Sequence[int]) -> dict[str, str]:
     """Return the sums of a step, four signed 64-bit numbers, as 128 bits a kind, low word first."""
-    return {
-        kind: struct.pack("<2q", *sums[2 * number : 2 * number + 2]).hex()
-        for number, kind in enumerate(KINDS)
-    }
+    return {kind: struct.pack("<2q", *sums[2 * n : 2 * n + 2]).hex() for n, kind in enumerate(KINDS)}

@@ -36,8 +36,7 @@ BLOCK_TOKENS = 1 << 20
 class LoaderSettings:
     """The order of the data, and who makes the batches.
 
-    seed: of order, masks and augmentations.
-    global_batch, lanes: B and L, see `pretrain.data.lanes`.
+    seed: of order, masks and augmentations. global_batch, lanes: B and L of `pretrain.data.lanes`.
     workers: processes; 0 makes the batches in this one.
     damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
     start_batch, growth_steps: of a batch that grows to B at first.
@@ -57,16 +56,9 @@ class LoaderSettings:
     def of(config: Config) -> "LoaderSettings":
         """Return what a run's configuration says."""
         train, data, sizes = config.train, config.data, config.batch_sizes
-        return LoaderSettings(
-            train.seed,
-            train.global_batch,
-            data.lanes,
-            data.workers,
-            data.damaged,
-            start_batch=sizes.start,
-            growth_steps=sizes.growth_steps,
-            no_duplicates=data.no_duplicates,
-        )
+        order = train.seed, train.global_batch, data.lanes
+        growth = sizes.start, sizes.growth_steps
+        return LoaderSettings(*order, data.workers, data.damaged, *growth, data.no_duplicates)
 
 
 @dataclass(frozen=True)
@@ -74,10 +66,9 @@ class Position:
     """Where a process stands in the run: the steps to load, and whose share of them.
 
     start_step, stop_step: where to begin (any step costs the same), and to end.
-    rank, world_size: of this process; world_size divides lanes.
     recorded: substitutions that the run has recorded up to start_step (in its checkpoint). Their chunks are
-        replaced again unread, whatever `LoaderSettings.damaged` says, and what is recorded is not listed
-        again.
+        replaced again unread, whatever `LoaderSettings.damaged` says, so that a run resumed after a repair
+        stays the same run; and what is recorded is not listed again.
     replaying: make batches that the run has read already: each recorded substitution holds from its own step
         on, and no other is made.
     jumps: (first step, stop step) of steps that are not loaded (`train.faults.jump`), in order.
@@ -106,11 +97,8 @@ class Position:
 def require_negatives(reader: ShardReader, views: Sequence[ViewSpec]) -> None:
     """Raise UserError where a negative view would be the text itself, in every record."""
     for view in views:
-        if (
-            view.column == NEGATIVE
-            and NEGATIVE not in reader.columns
-            and parse(view.augmentation).is_identity
-        ):
+        itself = view.column == NEGATIVE and parse(view.augmentation).is_identity
+        if itself and NEGATIVE not in reader.columns:
             raise UserError(f"{reader.folder} has no column 'negative': set augment.negative")
 
 
@@ -118,17 +106,8 @@ class Loader:
     """This rank's batches for the steps start_step, ..., stop_step - 1, but for those that are jumped over.
 
     Iterating yields one `RankBatch` a step, the same whatever `workers` and, put together over ranks,
-    whatever `world_size`. It may be iterated again; leaving an iteration stops its workers.
-
-    Args:
-        reader: of the split to train on.
-        spec: what to make of each sequence.
-
-    Raises:
-        UserError: lanes, batch and world size do not fit; two views are labelled; an augmentation works on
-            text, and the data has none; the corpus is smaller than a batch; its longest sequence is longer
-            than max_length. Raised by a worker, it arrives here as it was.
-        AugmentationError: a specification is wrong, or a labelled view's is no list of alternatives.
+    whatever `world_size`. It may be iterated again; leaving an iteration stops its workers. An error of a
+    worker arrives here as it was.
     """
 
     def __init__(
@@ -139,11 +118,9 @@ class Loader:
         self.lanes = lanes_of(reader, settings)
         self.groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
         largest = max(stop - start for start, stop in self.groups)
-        self.block_steps = _block_steps(
-            largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences
-        )
-        # A lane is in one chunk at a time, and crosses into others within a block; with a little room to
-        # spare.
+        a_step, length = largest * self.lanes.per_lane, max(reader.num_tokens / reader.num_sequences, 1.0)
+        self.block_steps = max(1, min(-(-BLOCK_SEQUENCES // a_step), int(BLOCK_TOKENS / (a_step * length))))
+        # A lane is in one chunk at a time, and crosses into others within a block; with room to spare.
         chunks_a_lane = 1 + self.block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
         self.maker = BlockMaker(
             reader,
@@ -156,10 +133,7 @@ class Loader:
         )
 
     def counts(self, step: int) -> dict[str, dict[str, int]]:
-        """Return, as `sets`, how many sequences of each set `step` steps have had; nothing of one set.
-
-        Steps that are jumped over count.
-        """
+        """Return, as `sets`, how many sequences of each set `step` steps have had; nothing of one set."""
         if not isinstance(self.lanes, MixedLanes):
             return {}
         folders = [part.folder for part in self.reader.parts]
@@ -184,7 +158,7 @@ class Loader:
                     yield first, min(first + self.block_steps, stop)
 
     def items(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield what each block is of: (first step, stop step, first lane, stop lane). They may be millions.
+        """Yield (first step, stop step, first lane, stop lane) of each block: they may be millions.
 
         The groups of lanes take turns, and so do the workers: a worker always gets the same group.
         """
@@ -236,9 +210,6 @@ def identities_of(reader: ShardReader) -> np.ndarray:
     """Return the identities of the anchor and the positives of every record, int64[T, M]; reads all data.
 
     A positive that a record lacks counts as its anchor.
-
-    Raises:
-        DamagedShard: a chunk cannot be read.
     """
     names = [name for name in reader.columns if name == "text" or column_of(name) == "positive"]
     found = np.empty((len(names), reader.num_sequences), np.int64)
@@ -275,9 +246,3 @@ def _split_lanes(start: int, stop: int, workers: int) -> list[tuple[int, int]]:
     groups = next(g for g in range(max(workers, 1), 0, -1) if max(workers, 1) % g == 0 and g <= stop - start)
     bounds = start + np.arange(groups + 1) * (stop - start) // groups
     return [(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
-
-
-def _block_steps(sequences_a_step: int, tokens_a_sequence: float) -> int:
-    wanted = -(-BLOCK_SEQUENCES // sequences_a_step)
-    affordable = int(BLOCK_TOKENS / (sequences_a_step * max(tokens_a_sequence, 1.0)))
-    return max(1, min(wanted, affordable))

@@ -120,12 +120,7 @@ class _Manifest(_Part):
 
 
 def read_manifest(folder: str | Path) -> dict:
-    """Read and check the manifest of a prepared folder.
-
-    Raises: UserError if the folder is no prepared data, is unfinished, is of another format version, or its
-        manifest is not one: a key is missing or of the wrong type, a path leaves the folder, sums do not
-        agree. All faults are one message.
-    """
+    """Read and check a prepared folder's manifest: keys, types, paths, sums. All faults are one error."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         unfinished = (Path(folder) / ".work").is_dir()
@@ -161,9 +156,7 @@ def outdated(folder: str | Path, manifest: dict) -> str | None:
         return None
     anew = "prepare it anew with the same flags and --overwrite"
     if manifest.get("cache"):
-        anew = (
-            "prepare the data that it was made of anew, and make it of that in another folder (clearly cache)"
-        )
+        anew = "prepare its data anew, and make it of that in another folder (clearly cache)"
     return (
         f"{folder} was prepared by an earlier version ({found}, this is {PREPARATION}), in other ways; it is "
         f"used as it is, and runs that began on it need it so. For a new run, {anew}"
@@ -175,10 +168,9 @@ def _faults(error: ValidationError) -> str:
     for fault in error.errors(include_url=False)[:_SHOWN]:
         place = shortened(".".join(map(str, fault["loc"])))
         what = fault["msg"].removeprefix("Value error, ")
-        given = (
-            f" (got {str(fault['input'])[:60]!r})" if fault["type"] not in ("missing", "value_error") else ""
-        )
-        found.append(f"{place}: {what}{given}" if place else what)
+        if fault["type"] not in ("missing", "value_error"):
+            what += f" (got {str(fault['input'])[:60]!r})"
+        found.append(f"{place}: {what}" if place else what)
     more = error.error_count() - len(found)
     return "; ".join(found) + (f"; and {more} more" if more > 0 else "")
 
@@ -188,9 +180,8 @@ def require_files(folder: str | Path, manifest: dict) -> None:
     wrong = list(_wrong_files(Path(folder), manifest))
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise UserError(
-            f"{folder} lacks files of its manifest: {'; '.join(wrong[:_SHOWN])}{more}. Restore them"
-        )
+        lacking = f"{'; '.join(wrong[:_SHOWN])}{more}"
+        raise UserError(f"{folder} lacks files of its manifest: {lacking}. Restore them")
 
 
 def _wrong_files(folder: Path, manifest: dict) -> Iterator[str]:

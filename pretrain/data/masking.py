@@ -111,11 +111,8 @@ def mask_tokens(
 
     What happens to a sequence depends on its tokens and its key only, never on the rest of the batch.
 
-    Args:
-        batch: N sequences; left untouched.
-        keys: uint64[N] (`augment.core.keys.sequence_keys`, purpose "mask").
-        rate: share of a sequence's tokens; of all, or float64[N].
-        mask, random: shares, together at most 1.
+    batch: N sequences; left untouched. keys: uint64[N] (`augment.core.keys.sequence_keys`, purpose "mask").
+    rate: share of a sequence's tokens; of all, or float64[N]. mask, random: shares, together at most 1.
     """
     assert np.all((rate >= 0) & (rate <= 1)) and min(mask, random) >= 0 and mask + random <= 1 + 1e-9
     lengths = batch.lengths

@@ -60,11 +60,7 @@ def micro_seed(*path: int) -> int:
 
 
 def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
-    """Return the fewest micro-batches of at most `budget` tokens that sequences can be cut into.
-
-    lengths: int64[R]. The count is what `cut` needs, with its balanced cuts in order of length; 0 for no
-    sequences.
-    """
+    """Return the fewest micro-batches of at most `budget` tokens that `cut` needs for lengths int64[R]."""
     if not len(lengths):
         return 0
     longest = int(lengths.max())
@@ -135,7 +131,7 @@ def cut_and_pack(
 ) -> list[MicroBatch]:
     """Cut sequences into `count` micro-batches, and pack each.
 
-    seeds: where each is to run in a random state of its own, what tells this pass from others (`micro_seed`).
+    seeds: what tells this pass from others (`micro_seed`), if each runs in a random state of its own.
     """
     return [
         pack(sequences, rows, device, keys, None if seeds is None else micro_seed(*seeds, index))

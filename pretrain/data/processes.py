@@ -31,12 +31,7 @@ _AHEAD = 2  # blocks that each worker makes before they are read
 
 
 class WorkerProcesses:
-    """The blocks of `items`, from worker processes, in order.
-
-    Args:
-        maker: what each worker runs.
-        items: arguments of `BlockMaker.make`, of one block each; worker w of W makes every W-th.
-    """
+    """The blocks of `items`, arguments of `maker.make`, in order; worker w of W makes every W-th."""
 
     def __init__(self, maker: BlockMaker, items: Iterable[tuple[int, int, int, int]], workers: int) -> None:
         import webdataset  # noqa: F401 - before forking: loaded once, its memory shared
@@ -81,9 +76,8 @@ class WorkerProcesses:
         assert dead.exitcode is not None
         if dead.exitcode < 0:
             name = signal.Signals(-dead.exitcode).name
-            how = f"was killed by {name}" + (
-                ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
-            )
+            memory = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
+            how = f"was killed by {name}{memory}"
         else:
             how = f"ended with status {dead.exitcode}"
         count = len(self._workers)

@@ -27,11 +27,7 @@ def token_dtype(vocabulary_size: int) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a small file durably.
-
-    Raises:
-        UserError: the disk is full.
-    """
+    """Replace a small file durably. Raises UserError where the disk is full."""
     with naming_full_disk(path):
         files.replace_durably(path, data)
 
@@ -70,9 +66,8 @@ class ShardWriter:
             files.make_folder(self.path.parent)
             self._partial, self._stream = files.open_partial(self.path, temporary)
         # Fixed time, owner and mode, no encoder: the same arrays give the same bytes.
-        self._tar = webdataset.TarWriter(
-            self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444
-        )
+        fixed = {"mtime": 0.0, "user": "", "group": "", "mode": 0o444}
+        self._tar = webdataset.TarWriter(self._stream, encoder=False, **fixed)
 
     def write(
         self,
@@ -86,8 +81,7 @@ class ShardWriter:
         """Append one chunk; the starts index into `sequences.ids` (int, ascending).
 
         columns: sequences of a record, which follow each other. labels: int[records], or scores,
-        float[records], or None. annotation: of the sequences, as `pretrain.data.annotation.pack` makes it, or
-        None.
+        float[records]. annotation: of the sequences, as `pretrain.data.annotation.pack` makes it.
         """
         nothing = np.empty(0, np.uint32)
         key = f"{len(self._rows):06d}"
@@ -105,9 +99,8 @@ class ShardWriter:
         begin = self._tar.tarstream.offset
         with naming_full_disk(self.path):
             self._tar.write({"__key__": key, **sample})
-        self._rows.append(
-            [begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)]
-        )
+        size = self._tar.tarstream.offset - begin
+        self._rows.append([begin, size, len(sequences) // columns, int(sequences.num_tokens)])
 
     def __enter__(self) -> "ShardWriter":
         return self

@@ -95,18 +95,14 @@ class Chunk:
 class ShardReader:
     """Random access to the chunks of one split of a prepared folder; cheap to pickle and to open in a worker.
 
-    manifest: dict; num_chunks, num_sequences, num_tokens: int; chunk_sizes, chunk_tokens: int64[C];
-    unit: "sentence" | "sequence" | "document" | "record"; max_length: int; tokenizer_hash: str;
-    tokenizer_path: Path;
-    annotation: dict, what the manifest says of the parser, None of data that is not annotated;
-    columns: tuple of names, ("text",) unless the data is of records, which then are what chunk_sizes and
-    num_sequences count; labels: int, how many different labels the records may have, 0 without labels;
-    scored: whether they have scores instead;
-    content_hash: str, sha256 over the split's shards.
+    chunk_sizes, chunk_tokens: int64[C]. annotation: what the manifest says of the parser, None of data that
+    is not annotated. columns: ("text",) unless the data is of records, which then are what chunk_sizes and
+    num_sequences count. labels: how many different labels the records may have, 0 without labels. scored:
+    whether they have scores instead. content_hash: sha256 over the split's shards.
     """
 
-    def __init__(self, folder: str | Path, split: str = "train", verify: bool = True):
-        self.folder, self.split, self.verify = Path(folder), split, verify
+    def __init__(self, folder: str | Path, split: str = "train"):
+        self.folder, self.split = Path(folder), split
         self.manifest = read_manifest(folder)
         if split not in self.manifest["splits"]:
             raise UserError(f"{folder} has no split {split!r}; it has {', '.join(self.manifest['splits'])}.")
@@ -115,9 +111,8 @@ class ShardReader:
         self._files = [shard["file"] for shard in summary["shards"]]
         self._hashes = [row[1 + _HASH] for row in rows]
         table = np.array([row[: 1 + _HASH] for row in rows], np.int64).reshape(-1, 1 + _HASH)
-        self._shard, self._offset, self._bytes, self.chunk_sizes, self.chunk_tokens = np.ascontiguousarray(
-            table.T
-        )
+        columns = np.ascontiguousarray(table.T)
+        self._shard, self._offset, self._bytes, self.chunk_sizes, self.chunk_tokens = columns
         self._first = np.concatenate([[0], np.cumsum(self.chunk_sizes)]).astype(np.uint64)
         self._suffix, self._code = TOKEN_MEMBERS[self.manifest["token_dtype"]]
         self._open: dict[int, int] = {}
@@ -129,9 +124,8 @@ class ShardReader:
         self.scored = "scores" in self.manifest
         self.annotation = self.manifest.get("annotation")
         self.tokenizer_hash = self.manifest["tokenizer_hash"]
-        self.content_hash = hashlib.sha256(
-            "".join(shard["sha256"] for shard in summary["shards"]).encode()
-        ).hexdigest()
+        hashes = "".join(shard["sha256"] for shard in summary["shards"])
+        self.content_hash = hashlib.sha256(hashes.encode()).hexdigest()
         self.tokenizer_path = self.folder / self.manifest["tokenizer"]
 
     shares: Sequence[float] = (1.0,)
@@ -143,22 +137,16 @@ class ShardReader:
         return [self]
 
     def read(self, chunk: int) -> Chunk:
-        """One chunk, verified against the manifest's sha256 unless `verify=False`.
-
-        Raises: DamagedShard naming the file, the chunk and why; the caller decides whether to skip or to
-        stop.
-        """
+        """Read one chunk, verified against the manifest's sha256. Raises DamagedShard."""
         from webdataset.tariterators import tar_file_iterator
 
         fragment = self._fragment(chunk)
         file = self.folder / self._files[self._shard[chunk]]
-        if self.verify and hashlib.sha256(fragment).hexdigest() != self._hashes[chunk]:
+        if hashlib.sha256(fragment).hexdigest() != self._hashes[chunk]:
             raise DamagedShard(file, chunk, "its bytes do not match the sha256 in the manifest")
         try:
-            members = {
-                item["fname"].split(".", 1)[1]: item["data"]
-                for item in tar_file_iterator(io.BytesIO(fragment))
-            }
+            items = tar_file_iterator(io.BytesIO(fragment))
+            members = {item["fname"].split(".", 1)[1]: item["data"] for item in items}
             tokens = np.frombuffer(members[f"tokens.{self._suffix}"], self._code)
             starts = [np.frombuffer(members[f"{name}.u32"], "<u4").astype(np.int64) for name in _STARTS]
             name, code = SCORES if self.scored else LABELS

@@ -29,10 +29,7 @@ MOST_ACCENTED = 0.002
 _ROLES = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 _SENTENCES = ("A man plays the guitar.", "the 3rd of May", "Über den Fluss", "(nobody) was there")
 _WORDPIECE_ROLES = {"unk_token": "[UNK]"}
-_STAND_INS = {
-    "cls_token": "bos_token",
-    "sep_token": "eos_token",
-}  # a tokenizer made for a decoder, as Gemma's
+_STAND_INS = {"cls_token": "bos_token", "sep_token": "eos_token"}  # of a decoder's tokenizer, as Gemma's
 
 
 def round_vocabulary(size: int) -> int:
@@ -133,10 +130,8 @@ def _alphabet(texts: list[str], normalizer: Any, most: int) -> list[str]:
 def _canonical(tokenizer: "Tokenizer", special: list[str], wordpiece: bool, exact: bool) -> "Tokenizer":
     """Renumber a tokenizer's tokens, so that ids do not depend on a hash map's order; it cleans.
 
-    The vocabulary is padded to a multiple of 64.
-
     WordPiece matching does not look at the numbers, so they are handed out again: special tokens, then
-    pieces by length and spelling.
+    pieces by length and spelling. The vocabulary is padded to a multiple of 64.
     """
     from tokenizers import Tokenizer
 
@@ -144,9 +139,7 @@ def _canonical(tokenizer: "Tokenizer", special: list[str], wordpiece: bool, exac
     vocabulary = content["model"]["vocab"]
     if wordpiece:
         known = set(special)
-        pieces = sorted(
-            (p for p in vocabulary if p not in known), key=lambda p: (len(p.removeprefix("##")), p)
-        )
+        pieces = sorted(vocabulary.keys() - known, key=lambda p: (len(p.removeprefix("##")), p))
         vocabulary = {piece: number for number, piece in enumerate([*special, *pieces])}
         content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in known]
     size = len(vocabulary)
@@ -174,11 +167,7 @@ def _wrap(tokenizer: "Tokenizer", roles: dict[str, str], max_length: int) -> Any
 
 
 def adopt_tokenizer(place: str, max_length: int) -> Any:
-    """Load an existing tokenizer (folder or Hugging Face name), with [DEL] added if it lacks it.
-
-    Raises: UserError if it cannot be opened, has no fast version, lacks a special token that pretraining
-    needs, or does not put [CLS] text [SEP] around a text.
-    """
+    """Load an existing fast tokenizer (folder or Hugging Face name), with [DEL] added if it lacks it."""
     from transformers import AutoTokenizer
 
     try:
@@ -217,9 +206,8 @@ def _as_written(tokenizer: Any, place: str) -> Any:
 
     if type(tokenizer.backend_tokenizer.model).__name__ != "Unigram":
         return tokenizer
-    file = cached_file(
-        os.path.expanduser(place), "tokenizer.json", _raise_exceptions_for_missing_entries=False
-    )
+    folder = os.path.expanduser(place)
+    file = cached_file(folder, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
     return tokenizer if file is None else with_backend(tokenizer, Tokenizer.from_file(file))
 
 
@@ -312,9 +300,7 @@ def folds(folder: Path) -> tuple[bool, bool]:
 def prompt_tokens(tokenizer: Any, prompts: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Return the tokens of texts that stand before sentences, by role: int32[p] each, without special ones.
 
-    Raises:
-        UserError: the tokens of a prompt and a sentence together are not those of the prompt followed by
-            those of the sentence, so that training would see others than whoever uses the model.
+    A prompt is refused whose tokens change with the sentence behind it: training would see others than use.
     """
     found = {}
     for role, prompt in prompts.items():
@@ -349,18 +335,15 @@ def tokenizer_hash(path: str | Path) -> str:
 
 
 def encode(tokenizer: "Tokenizer", texts: list[str], batch: int = 4096) -> Ragged:
-    """Return the token ids of texts, without special tokens.
-
-    tokenizer: the `tokenizers` object, without padding or truncation.
+    """Return the token ids of texts by a tokenizer without padding or truncation, no special tokens added.
 
     In batches, because an Encoding costs some hundred bytes a token until it is let go.
     """
     arrays: list[np.ndarray] = []
     lengths: list[int] = []
     for start in range(0, len(texts), batch):
-        ids = [
-            e.ids for e in tokenizer.encode_batch_fast(texts[start : start + batch], add_special_tokens=False)
-        ]
+        some = tokenizer.encode_batch_fast(texts[start : start + batch], add_special_tokens=False)
+        ids = [encoding.ids for encoding in some]
         lengths += map(len, ids)
         arrays.append(np.fromiter((i for sequence in ids for i in sequence), np.int32, sum(map(len, ids))))
     tokens = np.concatenate(arrays) if arrays else np.empty(0, np.int32)

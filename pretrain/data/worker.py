@@ -7,6 +7,7 @@ work and never what comes out.
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +45,14 @@ def synonyms_for(
 def build_for(
     reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None
 ) -> Pipeline:
-    """Build the pipeline of a specification for views of this data.
-
-    Raises:
-        AugmentationError: the specification is wrong, or what it needs is missing.
-        UserError: it has augmentations of text, and the data was prepared without them, or has texts that
-            were cut.
-    """
+    """Build the pipeline of a specification for views of this data."""
     if not needs_text(spec):
         return build(spec, vocabulary, synonyms)
     if reader.annotation is None:
         raise UserError(f"{spec!r} works on text: prepare {reader.folder} with --annotate MODEL")
     if reader.annotation.get("texts") != WHOLE:
-        raise UserError(
-            f"{reader.folder} has cut texts, {spec!r} needs whole ones: prepare it with --overwrite"
-        )
+        cut = f"{reader.folder} has cut texts, {spec!r} needs whole ones"
+        raise UserError(f"{cut}: prepare it with --overwrite")
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(reader.tokenizer_path / "tokenizer.json"))
@@ -69,18 +63,8 @@ def build_for(
 class BlockMaker:
     """Reads, draws, masks and augments. Pickles and forks; a process reads nothing before its first block.
 
-    Args:
-        reader, lanes: the split, and its order.
-        spec: what to make of each sequence.
-        skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
-        recorded: substitutions of the run so far. Their chunks are taken as damaged unread, so that a run
-            resumed after a repair stays the same run.
-        replaying: each of them holds from its own step on (`pretrain.data.damage.replay`), and nothing
-            else is replaced: the batches are those of the steps that were done.
-        slots: chunks to keep in memory.
-
-    Raises:
-        AugmentationError, UserError: as `build_for`.
+    skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard. slots: chunks to
+    keep in memory. recorded, replaying: as of `pretrain.data.loader.Position`.
 
     A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict:
     step, epoch, lane, chunk, replacement, reason; passed, the chunks that would have stood before the
@@ -111,12 +95,7 @@ class BlockMaker:
         return ChunkCache(self.reader, self.slots, self.spec.vocabulary.size, keep_text)
 
     def make(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> RankBatch:
-        """Make the block of steps [first_step, stop_step) for lanes [lane_start, lane_stop).
-
-        Raises:
-            DamagedShard: a chunk is damaged and the policy is to refuse.
-            UserError: a sequence is longer than the model takes, or no chunk can stand in for a damaged one.
-        """
+        """Make the block of steps [first_step, stop_step) for lanes [lane_start, lane_stop)."""
         spec, masking, seed = self.spec, self.spec.masking, self.lanes.seed
         places, substitutions = self.draw(first_step, stop_step, lane_start, lane_stop)
         original, ids = self._cache.gather(places), self._cache.numbers(places)
@@ -124,17 +103,9 @@ class BlockMaker:
         steps = np.arange(first_step, stop_step)
         epochs = np.repeat(self.lanes.epochs_of(steps), len(original) // len(steps))
         rates = np.repeat(masking.rate_at(steps), len(original) // len(steps))
-        masked = [
-            mask_tokens(
-                original,
-                sequence_keys(seed, epochs, ids, copy, "mask"),
-                spec.vocabulary,
-                rates,
-                masking.mask,
-                masking.random,
-            )
-            for copy in range(masking.copies)
-        ]
+        how = spec.vocabulary, rates, masking.mask, masking.random
+        keys_of_copies = (sequence_keys(seed, epochs, ids, copy, "mask") for copy in range(masking.copies))
+        masked = [mask_tokens(original, keys, *how) for keys in keys_of_copies]
         views: dict[str, View] = {}
         labels = self._cache.labels(places) if self.reader.scored else None
         identity_of_text = sequence_identities(original)
@@ -157,9 +128,8 @@ class BlockMaker:
                     else labels_of(wanted, pipeline.choices(keys), ~equal_sequences(source, tokens))
                 )
         of_views = [masking_words(ids, copy, one.batch, one.positions) for copy, one in enumerate(masked)]
-        of_views += [
-            view_words(ids, role, view.tokens, view.identities, view.present) for role, view in views.items()
-        ]
+        for role, view in views.items():
+            of_views.append(view_words(ids, role, view.tokens, view.identities, view.present))
         if labels is not None:
             of_views.append(label_words(ids, labels))
         words = batch_words(sequence_words(ids, identity_of_text), of_views)
@@ -255,9 +225,7 @@ class BlockMaker:
                             "passed": passed,
                             "reason": self._damaged[number],
                         }
-        return sorted(
-            substitutions.values(), key=lambda entry: (entry["step"], entry["lane"], entry["chunk"])
-        )
+        return sorted(substitutions.values(), key=itemgetter("step", "lane", "chunk"))
 
     def _replacement(self, epoch: int, chunk: int, needed: set[int]) -> tuple[int, list[int]]:
         """Return the chunk to read in place of a damaged one, and the damaged chunks that come before it."""
@@ -273,9 +241,8 @@ class BlockMaker:
                         raise
             if candidate != chunk and candidate not in passed:
                 passed.append(candidate)
-        raise UserError(
-            f"{self.reader.folder}: chunk {chunk} is damaged, and {_ATTEMPTS} others: restore them"
-        )
+        damaged = f"chunk {chunk} is damaged, and {_ATTEMPTS} others"
+        raise UserError(f"{self.reader.folder}: {damaged}: restore them")
 
     def _check_lengths(self, original: Ragged, ids: np.ndarray) -> None:
         longest = self.spec.max_length

@@ -42,10 +42,7 @@ _shared: ContextVar[bool] = ContextVar("shared", default=False)
 
 @contextmanager
 def shared_over(ranks: int) -> Iterator[None]:
-    """Share the losses computed within over the ranks of the process group.
-
-    All ranks must enter with the same vectors, and compute the same losses in the same order.
-    """
+    """Share losses over the ranks, which must compute the same ones of the same vectors, in one order."""
     token = _shared.set(ranks > 1)
     try:
         yield
@@ -104,15 +101,12 @@ def nt_xent(
     """NT-Xent (Chen et al. 2020, "SimCLR", equation 1; CLEAR, Wu et al. 2020, equations 1 and 2).
 
     Each of the 2N vectors is an anchor; its positive is the other view of its sequence; the other 2N - 2
-    vectors are negatives.
+    vectors are negatives. Returns the mean over the 2N anchors, a scalar.
 
     Args:
         views: [2, N, d], any floating dtype.
         temperature: divides the cosine.
         tile: anchors at a time; memory is tile x 2N numbers. Default: `TILE_LOGITS` of the device.
-
-    Returns:
-        The mean over the 2N anchors, a scalar.
     """
     assert views.ndim == 3 and len(views) == 2
     count, device = views.shape[1], views.device
@@ -148,6 +142,8 @@ def info_nce(
 
         mean over p of  -log( exp(s_ip) / (exp(s_ip) + sum over negatives j of exp(s_ij)) )
 
+    Returns the mean over the N anchors, a scalar.
+
     Args:
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`. Of several
             positives [P, N, d]: then `exclusions.identities` is int64[1 + P, N].
@@ -156,9 +152,6 @@ def info_nce(
         anchor_identities, positive_identities: int64[N], the two rows of `Exclusions.identities`.
         present: bool[P, N], which of several positives are there; the first of each anchor is.
         in_batch: whether an anchor has other records' texts as negatives, beside its own hard negatives.
-
-    Returns:
-        The mean over the N anchors, a scalar.
     """
     several = positives if positives.ndim == 3 else positives[None]
     assert anchors.shape == several.shape[1:] and (present is None) == (len(several) == 1)
@@ -243,17 +236,10 @@ def relaxed_negative_info_nce(
         )
 
     (The printed formula lacks the -log.) A negation is no negative of other anchors, unlike SimCSE's hard
-    negatives, and no guide excludes it.
+    negatives, and no guide excludes it. Returns the mean over the N anchors, a scalar.
 
-    Args:
-        anchors, positives, negatives: [N, d].
-        present: bool[N]; where False the sentence has no negation, and its row of `negatives` (finite) counts
-            for nothing.
-        temperature: t.
-        margin: of cosine.
-
-    Returns:
-        The mean over the N anchors, a scalar.
+    anchors, positives, negatives: [N, d]. present: bool[N]; where False the sentence has no negation, and its
+    row of `negatives` (finite) counts for nothing.
     """
     assert anchors.shape == positives.shape == negatives.shape
     device = anchors.device
@@ -287,9 +273,8 @@ def softmax_over_candidates(
     """
     tile = tile or tile_rows(anchors.device, len(candidates))
     others = None if candidates is anchors else candidates  # one array takes both gradients where it is None
-    return TiledSoftmax.apply(
-        anchors, others, own_logits, positives, inverse(temperature), adjustments, tile, weights
-    )
+    scale = inverse(temperature)
+    return TiledSoftmax.apply(anchors, others, own_logits, positives, scale, adjustments, tile, weights)
 
 
 class TiledSoftmax(torch.autograd.Function):
@@ -318,8 +303,7 @@ class TiledSoftmax(torch.autograd.Function):
         else:
             candidate_gradient = torch.zeros_like(candidates) if ctx.needs_input_grad[1] else None
         own_gradient = torch.zeros_like(own_logits) if own_logits is not None else None
-        # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs
-        # nothing.
+        # thousands of nearly equal terms would lose digits in float32
         total = torch.zeros((), dtype=torch.float64, device=anchors.device)
         shared = is_shared(len(anchors), len(candidates))
         rows = my_rows(len(anchors), shared)

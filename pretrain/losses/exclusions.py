@@ -63,7 +63,6 @@ class Meanings:
         """Find the meanings of N records of R texts each: O(R N log N) time, the same on every rank.
 
         identities: int64[R, N], hashes of the texts, best on the CPU: the host waits for those of a device.
-        device: of the results.
         """
         arrays = _components(identities.cpu().numpy().tobytes(), len(identities))
         tensors = [torch.from_numpy(array) for array in arrays]
@@ -106,10 +105,9 @@ class Guide:
     tally: list[Tensor] = field(default_factory=list)
 
     def over(self, way: Way) -> Adjustment:
-        """Return what excludes false negatives from a loss of this way.
+        """Return what excludes false negatives from a loss of this way; candidates without a guide stay.
 
-        A loss that goes forth has the negatives behind its positives. Candidates behind those that the guide
-        knows (a queue of earlier batches) stay.
+        A loss that goes forth has the negatives behind its positives.
         """
         anchors, candidates = unit_vectors(self.anchors), unit_vectors(self.positives)
         if way == "both":

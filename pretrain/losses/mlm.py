@@ -37,11 +37,9 @@ def masked_lm_loss(
     backward pass (one more forward of the head); the calls go through the head's modules, so ZeRO-3's hooks
     gather their weights.
 
-    Args:
-        hidden: last hidden states [T, H] from `encoder.forward`.
-        positions: int64[P] into hidden, on its device. P = 0 gives 0 that still reaches every parameter.
-        labels: integers [P], the original token ids.
-        tile_elements: most logits alive at once; default by device and type, `TILE_BYTES`.
+    hidden: last hidden states [T, H] from `encoder.forward`. positions: int64[P] into hidden, on its device;
+    P = 0 gives 0 that still reaches every parameter. labels: integers [P], the original token ids.
+    tile_elements: most logits alive at once; default by device and type, `TILE_BYTES`.
     """
     size = 2 if hidden.is_cuda and torch.is_autocast_enabled("cuda") else 4
     bound = tile_elements or TILE_BYTES.get(hidden.device.type, TILE_BYTES["cuda"]) // size

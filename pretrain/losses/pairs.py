@@ -30,10 +30,8 @@ def cosent(first: Tensor, second: Tensor, scores: Tensor, temperature: float) ->
     the scores' order counts. It is sentence-transformers' `CoSENTLoss` with scale 1 / t. Sorted by score, the
     inner sum is a cumulative one: O(N log N) time where the formula has N squared terms.
 
-    Args:
-        first, second: [N, d], any floating dtype; a pair is a row of both.
-        scores: float[N].
-        temperature: t; 0.05 is the authors' scale of 20.
+    first, second: [N, d], any floating dtype; a pair is a row of both. scores: float[N]. temperature: t; 0.05
+    is the authors' scale of 20.
     """
     ordered, order = scores.to(first.device).sort()
     logits = cosines(first, second)[order] * inverse(temperature)
@@ -56,12 +54,7 @@ def similarity_divergence(
 ) -> Tensor:
     """Mean over anchors i of KL(p_i || q_i), p and q softmaxes over the batch's positives j of cosines / t.
 
-    q is of the student, p of the teacher, a constant.
-
-    Args:
-        student, teacher: anchors and positives, [N, d] each, and [N, g].
-        temperature: t.
-        tile: anchors at a time. Default: `TILE_LOGITS` of the device.
+    q is of the student, p of the teacher, a constant: anchors and positives, [N, d] each, and [N, g].
     """
     device = student[0].device
     with torch.autocast(device.type, enabled=False):

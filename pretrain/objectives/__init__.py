@@ -39,13 +39,8 @@ def build_objective(
 ) -> WholeObjective:
     """Build what `objective.name` asks for, heads freshly initialised, before an engine wraps the encoder.
 
-    Args:
-        tokenizer: for objectives that edit sentences (diffcse).
-        number_of_labels: values that the labels of a labelled view may have (augcse).
-        guide: the frozen encoder beside the trained one (`ObjectiveConfig.guide`), if there is one.
-
-    Raises:
-        UserError: an objective of the user's own does not load, or settings do not go together.
+    tokenizer: for objectives that edit sentences (diffcse). number_of_labels: values that the labels of a
+    labelled view may have (augcse). guide: the frozen encoder beside the trained one, if there is one.
     """
     wide = [width for width in config.objective.widths if width > encoder.hidden_size]
     if wide:
@@ -54,22 +49,16 @@ def build_objective(
     for part in config.objective.parts:
         if part == "mlm":
             continue
-        more = {"augcse": {"number_of_labels": number_of_labels}, "diffcse": {"tokenizer": tokenizer}}.get(
-            part, {}
-        )
+        more = {"augcse": {"number_of_labels": number_of_labels}, "diffcse": {"tokenizer": tokenizer}}
         system, name = _system(part)
-        terms[name] = term = system(config, encoder, **more)
+        terms[name] = term = system(config, encoder, **more.get(part, {}))
         if guide is not None and isinstance(term, Distill):
             term.require_teacher(guide.hidden_size, encoder.hidden_size)
     return WholeObjective(config, terms, guide)
 
 
 def view_specs(config: Config) -> list[ViewSpec]:
-    """Return the views that training with this configuration makes, in the order of the objective's roles.
-
-    Raises:
-        UserError: a view that needs an augmentation of its own has none.
-    """
+    """Return the views that training with this configuration makes, in the order of the objective's roles."""
     systems = [_system(part)[0] for part in config.objective.parts if part != "mlm"]
     labelled = {system.labelled_role_of(config) for system in systems}
     roles = dict.fromkeys(role for system in systems for role in system.roles_of(config))

@@ -40,7 +40,6 @@ class Augcse(Objective):
         return "augmented" if config.objective.augcse.discriminator_weight else None
 
     def __init__(self, config: Config, encoder: SentenceEncoder, number_of_labels: int):
-        """`number_of_labels`: augmentations, and one for "nothing changed"."""
         super().__init__()
         self.settings = settings = config.objective.augcse
         self.full_weights = {"augcse": settings.weight, "augcse_discriminator": settings.discriminator_weight}
@@ -101,11 +100,9 @@ class Augcse(Objective):
 
 
 def reverse_gradient(values: Tensor, scale: float) -> Tensor:
-    """Return the values; in the backward pass multiply the gradient by -scale.
+    """Return the values; in the backward pass multiply the gradient by -scale (alpha -1 is a scale of +1).
 
     Gradient reversal is Ganin and Lempitsky's (2015); AugCSE, appendix A.4.
-
-    AugCSE's alpha of -1 is a scale of +1.
     """
     same = values.view_as(values)
     if same.requires_grad:
@@ -122,8 +119,7 @@ class Discriminator(nn.Module):
         dropout, Linear(in, 2 in), tanh, dropout, Linear(2 in, in), tanh, which the listing calls a projection
         and which ends there, without a classifier; a Linear(in, outputs) without tanh follows here.
 
-    It computes in its parameters' dtype, also under autocast. The gradient is reversed by the caller
-    (`reverse_gradient`).
+    It computes in its parameters' dtype, also under autocast.
     """
 
     def __init__(self, in_features: int, outputs: int, form: str = "code", dropout: float = 0.2):
@@ -131,14 +127,8 @@ class Discriminator(nn.Module):
         assert form in ("code", "paper") and outputs > 1
         wide = 2 * in_features
         second = outputs if form == "code" else in_features
-        modules = [
-            nn.Dropout(dropout),
-            nn.Linear(in_features, wide),
-            nn.Tanh(),
-            nn.Dropout(dropout),
-            nn.Linear(wide, second),
-            nn.Tanh(),
-        ]
+        modules = [nn.Dropout(dropout), nn.Linear(in_features, wide), nn.Tanh()]
+        modules += [nn.Dropout(dropout), nn.Linear(wide, second), nn.Tanh()]
         if form == "paper":
             modules.append(nn.Linear(in_features, outputs))
         self.layers = nn.Sequential(*modules)
@@ -152,10 +142,8 @@ class Discriminator(nn.Module):
 def discriminator_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean over N x outputs of binary cross-entropies against the one-hot label (equation 2).
 
-    It is not a softmax.
-
     logits: [N, outputs]. labels: int64[N]. With the "code" form's logits in (-1, 1) the least possible loss
-    is log(1 + exp(-1)) = 0.313.
+    is log(1 + exp(-1)) = 0.313. It is not a softmax.
     """
     with torch.autocast(logits.device.type, enabled=False):
         values = at_least_float32(logits)

@@ -81,7 +81,7 @@ class BatchContext:
     step: optimizer step, from 0. progress: share of the training done, in [0, 1).
     groups: int64[N], the rank that holds each sequence; only for objectives whose negatives are local.
     identities: role -> int64[N] on the CPU, equal where the sources of two views are equal; None where
-    duplicates count as negatives.
+        duplicates count as negatives.
     present: role -> bool[N], whether the data had a source for the view (else it was made from the sequence
     itself).
     labels: int64[N] of the labelled view, or the bits of `scores`, or None.
@@ -120,10 +120,7 @@ class BatchContext:
         return torch.Generator().manual_seed(int(seed >> 1))
 
     def condition(self, name: str, values: Tensor) -> None:
-        """Let the sequence losses' gradient flow into `values`.
-
-        They are what `Objective.conditions` returned under that name, with gradients.
-        """
+        """Let the sequence losses' gradient flow into what `conditions` returned, here with gradients."""
         if name in self.condition_gradients:
             self.surrogates.append((values * self.condition_gradients[name]).sum())
 
@@ -186,10 +183,7 @@ class Objective(nn.Module):
         """Refuse sequences of `longest` tokens at the start, where a model of its own takes fewer."""
 
     def weights(self, step: int) -> dict[str, float]:
-        """Return the weight of every named loss at this step; where all are 0 nothing is computed.
-
-        Objectives with settings of the project have `full_weights`, and rise to them as the settings say.
-        """
+        """Return the weight of every named loss at this step; where all are 0 nothing is computed."""
         if self.settings is None:
             raise NotImplementedError(f"{type(self).__name__} has no method weights(step)")
         rise = self.settings.rise(step)
@@ -217,8 +211,7 @@ class Objective(nn.Module):
 
         With `objective.matryoshka` it is the weighted sum of the losses of vectors that are cut to each width
         (Matryoshka representation learning, Kusupati et al. 2022, equation 1). The coordinates beyond a width
-        are 0 and not gone, so that a head of the whole width takes them: a head is shared by all widths, and
-        sees the vector that a user of that width has. Of a cosine it is the same.
+        are 0 and not gone, so that a head, shared by all widths, takes them; a cosine is the same.
 
         Args:
             name: of the loss, and the start of its measures' names.
@@ -234,14 +227,9 @@ class Objective(nn.Module):
             guiding = views if self.false_negatives.model is None else context.guided
             assert guiding is not None  # a guide's vectors come with the step's
             anchors, positives, *negatives = (guiding[role].detach() for role in roles)
-            guide = Guide(
-                anchors,
-                positives,
-                torch.cat(negatives) if negatives else None,
-                margin=self.false_negatives.margin,
-                strategy=self.false_negatives.strategy,
-                counting=context.collects_diagnostics,
-            )
+            hard, how = torch.cat(negatives) if negatives else None, self.false_negatives
+            counting = context.collects_diagnostics
+            guide = Guide(anchors, positives, hard, how.margin, how.strategy, counting)
         same = self.exclusions(context, guide, tuple(r for r in roles if column_of(r) != NEGATIVE))
         vectors = list(views.values())
         whole = vectors[0].shape[1]
@@ -261,10 +249,7 @@ class Objective(nn.Module):
         return {name: total}
 
     def exclusions(
-        self,
-        context: BatchContext,
-        guide: Guide | None = None,
-        texts: tuple[str, ...] = ("anchor", "positive"),
+        self, context: BatchContext, guide: Guide | None = None, texts: Sequence[str] = ("anchor", "positive")
     ) -> Exclusions:
         """Return what a loss of anchors and positives, views of those roles, must not take for negatives."""
         groups = context.groups if self.scope == "local" else None
@@ -282,11 +267,7 @@ class Objective(nn.Module):
 
     @property
     def kept_head(self) -> ProjectionHead | None:
-        """The head whose output is the sentence vector in use: evaluated in training, and exported.
-
-        None: the vector in use is the pooled one. It is one linear map of d to d with bias, and tanh
-        (`pretrain.model.heads.simcse_head`).
-        """
+        """The head whose output is the sentence vector in use: a `simcse_head`; None: the pooled one is."""
         return None
 
     def negatives(self, batch: int) -> int:
@@ -303,10 +284,9 @@ class Objective(nn.Module):
         return tuple(role for role in self.roles if column_of(role) == NEGATIVE)
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        """Return what `sequence_loss` is conditioned on: role -> [N, c].
+        """Return what `sequence_loss` is conditioned on: role -> [N, c], without gradients.
 
-        Called without gradients, before `relate`, which must hand the same values, with gradients, to
-        `BatchContext.condition`.
+        `relate` must hand the same values, with gradients, to `BatchContext.condition`.
         """
         return {}
 
@@ -322,9 +302,8 @@ class Objective(nn.Module):
     ) -> Tensor:
         """Sum the loss `sequence_term` over the sequences of a packed row.
 
-        ids: int64[T]. lengths: int64[n], on the CPU.
-
-        condition: [n, c], the sequences' rows of `conditions()[role]`, or None. keys: uint64[n], for draws
+        ids: int64[T]. lengths: int64[n], on the CPU. condition: [n, c], the sequences' rows of
+        `conditions()[role]`, or None. keys: uint64[n], for draws
         that depend on the sequence and step alone (`augment.core.keys`): hand them to the encoder, whose
         dropout goes by them; `derive` others for a second pass with other dropout. seed: of torch's random
         state in which the micro-batch runs; seed it again for a second pass with the same draws.
@@ -336,10 +315,7 @@ class Objective(nn.Module):
         return 1.0 / max(1, sequences)
 
     def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return numbers for the metrics, made of what `sequence_loss` has added to `probe`.
-
-        sums: name -> float64 scalar on the device, the sum over the global batch.
-        """
+        """Return numbers for the metrics, of the global batch's sums in `probe`: float64 scalars."""
         return {}
 
     def touch_unused_heads(self, device: torch.device) -> Tensor:
@@ -347,19 +323,14 @@ class Objective(nn.Module):
         return torch.zeros((), device=device)
 
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
-        """Take the momentum encoder's vectors of `momentum_role` after the step's losses.
-
-        vectors: float32[N, d]. identities: int64[N], of their texts.
-        """
+        """Take the momentum encoder's vectors float32[N, d] and identities int64[N], after the losses."""
 
 
 class MomentumEncoder(nn.Module):
     """A copy of `source` that is never trained and has no dropout; `follow` moves it towards the source.
 
-    m <- gamma m + (1 - gamma) p (He et al. 2020, "MoCo", equation 2).
-
-    Its parameters are saved with the model's. With ZeRO 3 both are cut in the same way, and each rank moves
-    its part.
+    m <- gamma m + (1 - gamma) p (He et al. 2020, "MoCo", equation 2). Its parameters are saved with the
+    model's. With ZeRO 3 both are cut in the same way, and each rank moves its part.
     """
 
     def __init__(self, source: nn.Module, momentum: float):
@@ -396,11 +367,8 @@ def cut(vectors: Tensor, width: int) -> Tensor:
 @contextmanager
 def running_statistics_kept(module: nn.Module) -> Iterator[None]:
     """Batch norm inside uses the batch's statistics and leaves its running ones as they are."""
-    norms = [
-        m
-        for m in module.modules()
-        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
-    ]
+    kind = nn.modules.batchnorm._BatchNorm
+    norms = [norm for norm in module.modules() if isinstance(norm, kind) and norm.track_running_stats]
     for norm in norms:
         norm.track_running_stats = False
     try:

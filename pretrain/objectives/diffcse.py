@@ -28,8 +28,7 @@ class Diffcse(Objective):
     drawn from its distribution, at masked positions only.
 
     As in the public code the generator's dropout is on. Padding counts nowhere (in the code it does, so that
-    its loss depends on the padding's width). The gradient that reaches the sentence vector is that of the
-    whole global batch, batch norm included, whatever the number of micro-batches and ranks.
+    its loss depends on the padding's width).
     """
 
     sequence_term = "diffcse_replaced_token"
@@ -106,9 +105,8 @@ class Diffcse(Objective):
         logits, replaced = self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids
         if self.probe is not None:
             right = (logits[:, 1] > logits[:, 0]) == replaced
-            self.probe.add(
-                right=right.sum(), original=(~replaced).sum(), tokens=torch.ones_like(replaced).sum()
-            )
+            tokens = torch.ones_like(replaced).sum()
+            self.probe.add(right=right.sum(), original=(~replaced).sum(), tokens=tokens)
         return replaced_token_loss(logits, replaced)
 
     def sequence_checks(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -132,9 +130,8 @@ class Diffcse(Objective):
     def edit(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
         """Return the generator's version of packed ids, int64[T].
 
-        What is masked depends on a sequence's key (uint64[n]) alone.
-
-        A token that the generator does not know is shown to it as [MASK], and stays unchanged.
+        What is masked depends on a sequence's key (uint64[n]) alone. A token that the generator does not know
+        is shown to it as [MASK], and stays unchanged.
         """
         if not len(ids):
             return ids
@@ -150,9 +147,8 @@ class Diffcse(Objective):
         ]
         masks, kind, random, draws, starts = send(drawn, ids.device)
         chosen = masks & ~torch.isin(ids, self.special)
-        masked = torch.where(
-            chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids)
-        )
+        other = torch.where(chosen & (kind >= 0.9), random, ids)
+        masked = torch.where(chosen & (kind < 0.8), self.mask_id, other)
         masked = torch.where(in_vocabulary, masked, self.mask_id)
         generator = self._generator[0].to(ids.device).train(self.training)
         hidden = generator.forward(masked, lengths, derive(keys, "generator"))
@@ -169,10 +165,8 @@ class Diffcse(Objective):
 def replaced_token_loss(logits: Tensor, replaced: Tensor) -> Tensor:
     """SUM over the tokens of -log p(replaced or not): a scalar, float32 (float64 from float64).
 
-    A sum, because the right mean is over the tokens of the whole global batch, which only the caller knows.
     All tokens count, position 0 too, whose embedding is the sentence vector and which is never replaced: as
-    in the authors' code. Padding does not exist in packed rows; the authors' code counts it as class 0, so
-    that its loss depends on the padding's width (voidism/DiffCSE#25).
+    in the authors' code, which counts padding too, as class 0 (voidism/DiffCSE#25).
 
     logits: [T, 2] of a packed row. replaced: bool[T], where the token is not the original's.
     """

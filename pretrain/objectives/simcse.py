@@ -82,15 +82,15 @@ class Simcse(Objective):
         return self.roles[2:] if self.settings.in_batch else super().given_roles
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        settings, head = self.settings, self.head
+        settings, head, temperature = self.settings, self.head, self.settings.temperature
         if settings.keep_head:  # the vector in use is its output
             views, head = dict(zip(views, joint(head, list(views.values())), strict=True)), nn.Identity()
 
         def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
             if settings.form == "2n-2":
-                return nt_xent(z[:2], settings.temperature, same)
+                return nt_xent(z[:2], temperature, same)
             if settings.form == "symmetric":
-                return symmetric_info_nce(z[0], z[1], settings.temperature, same)
+                return symmetric_info_nce(z[0], z[1], temperature, same)
             count = max(1, int(settings.positives))
             hard, roles = None, self.roles[1 + count :]
             if roles:
@@ -101,13 +101,12 @@ class Simcse(Objective):
                     None if identities is None else send([identities.flatten()], z.device)[0],
                     settings.hard_negative_logit,
                 )
-            if count == 1:
-                return info_nce(z[0], z[1], settings.temperature, same, hard, in_batch=settings.in_batch)
-            there = torch.stack([context.present[role] for role in self.roles[1 : 1 + count]])
-            positives = z[1 : 1 + count]
-            return info_nce(
-                z[0], positives, settings.temperature, same, hard, present=there, in_batch=settings.in_batch
-            )
+            positives, there = z[1], None
+            if count > 1:
+                positives = z[1 : 1 + count]
+                there = torch.stack([context.present[role] for role in self.roles[1 : 1 + count]])
+            in_batch = settings.in_batch
+            return info_nce(z[0], positives, temperature, same, hard, present=there, in_batch=in_batch)
 
         return self.contrast("simcse", head, views, context, loss, self.roles)
 
@@ -143,9 +142,8 @@ class Sda(Objective):
         def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
             if present is None:
                 return info_nce(z[0], z[1], settings.temperature, same)
-            value = relaxed_negative_info_nce(
-                z[0], z[1], z[2], present, settings.temperature, settings.margin, same
-            )
+            options = settings.temperature, settings.margin, same
+            value = relaxed_negative_info_nce(z[0], z[1], z[2], present, *options)
             if context.collects_diagnostics and whole:
                 with torch.no_grad():
                     positive, negation = cosine_similarity(z[0], z[1]), cosine_similarity(z[0], z[2])

@@ -108,9 +108,8 @@ class Vadvcse(Objective):
         if reading.radius is not None:
             radius = reading.radius * sizes(embedded[0], lengths, reading.norm)
         start = sequence_noise(keys, lengths, encoder.hidden_size, ids.device).to(clean.dtype)
-        noise = adversarial_noise(
-            lambda r: moved(r, clean.detach()), start, lengths, reading, settings.steps, radius
-        )
+        ascent = reading, settings.steps, radius
+        noise = adversarial_noise(lambda r: moved(r, clean.detach()), start, lengths, *ascent)
         if self.probe is not None:
             with torch.no_grad():
                 cosines = cosine_similarity(noise, start)
@@ -152,11 +151,8 @@ def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", form: str =
     Only the printed "js" is the Jensen-Shannon divergence, at most log 2. Near p = q the packaged one is
     about 2 times as large; its gradient by p_logits is (p - q) / 2, and m is held in it.
 
-    Args:
-        p_logits, q_logits: [N, D], any floating dtype, finite.
-
-    Returns:
-        float32 (float64 from float64), also under autocast.
+    p_logits, q_logits: [N, D], any floating dtype, finite. Returns float32 (float64 from float64), also under
+    autocast.
     """
     with torch.autocast(p_logits.device.type, enabled=False):
         p, q = at_least_float32(p_logits).log_softmax(-1), at_least_float32(q_logits).log_softmax(-1)
@@ -197,13 +193,10 @@ def project_noise(
     After "smart" every token's noise has a norm of about 1, whatever the gradient was: where g is small
     against r / eta, its direction is the start's. A gradient of 0 has no direction: d is 0.
 
-    Args:
-        noise, gradient: r and g, [T, H].
-        step_size: eta.
-        norm: "inf" or "l2".
-        radius: the epsilon of the paper, above 0, or [T, 1], one for each token; "smart" has none.
-        lengths: int64[n], tokens of each sequence, their sum T: if given, a norm is over all tokens of a
-            sequence, as the paper writes it; else over each token's H numbers, as in the packages.
+    noise, gradient: r and g, [T, H]. step_size: eta. norm: "inf" or "l2".
+    radius: the epsilon of the paper, above 0, or [T, 1], one for each token; "smart" has none.
+    lengths: int64[n], tokens of each sequence, their sum T: if given, a norm is over all tokens of a
+    sequence, as the paper writes it; else over each token's H numbers, as in the packages.
     """
     assert (radius is None) == (mode == "smart")
     noise, gradient = noise.detach(), gradient.detach()
@@ -222,20 +215,17 @@ def project_noise(
 
 
 def sizes(words: Tensor, lengths: Tensor, norm: str) -> Tensor:
-    """Return how large each sequence's embeddings are, in what a norm measures: [T, 1], one for each token.
+    """Return how large each sequence's embeddings [T, H] are, in what a norm measures: [T, 1], by token.
 
     "l2": their length, over all tokens and features of the sequence; "inf": the root of their mean square. (A
-    noise of that size in every number has that length.)
-
-    words: [T, H]. lengths: int64[n], tokens of each sequence, their sum T.
+    noise of that size in every number has that length.) lengths: int64[n], tokens of each sequence.
     """
     (counts,) = send([lengths], words.device)
     length = _norms(at_least_float32(words), "l2", counts)
     if norm == "l2":
         return length
-    return (
-        length / (counts * words.shape[1]).sqrt().repeat_interleave(counts, output_size=len(words))[:, None]
-    )
+    roots = (counts * words.shape[1]).sqrt()
+    return length / roots.repeat_interleave(counts, output_size=len(words))[:, None]
 
 
 def adversarial_noise(
@@ -248,23 +238,17 @@ def adversarial_noise(
 ) -> Tensor:
     """Return the noise [T, H], detached, after K steps of projected ascent (algorithm 1, lines 3 to 7).
 
-    Args:
-        objective: noise -> scalar to raise; a sum over rows, so that no row's gradient depends on how many
-            there are. Its gradient is taken with respect to the noise alone (`torch.autograd.grad`):
-            parameters get none.
-        start: standard normals [T, H], from `sequence_noise`.
-        lengths: int64[n], tokens of each sequence, their sum T.
-        steps: K; with 0 steps the noise is the start.
-        radius: as `project_noise`.
+    objective: noise -> scalar to raise; a sum over rows, so that no row's gradient depends on how many there
+    are. Parameters get no gradient. start: standard normals [T, H], from `sequence_noise`. lengths: int64[n],
+    tokens of each sequence, their sum T. steps: K; with 0 the noise is the start. radius: as `project_noise`.
     """
     noise, within = start * reading.sigma, lengths if reading.scope == "sequence" else None
+    step = reading.step_size, reading.norm, reading.projection, radius, within
     for _ in range(steps):
         with torch.enable_grad():
             noise.requires_grad_()
             (gradient,) = torch.autograd.grad(objective(noise), noise)
-        noise = project_noise(
-            noise, gradient, reading.step_size, reading.norm, reading.projection, radius, within
-        )
+        noise = project_noise(noise, gradient, *step)
     return noise
 
 

@@ -66,21 +66,17 @@ class Vascl(Objective):
         losses = self.contrast("vascl", self.head, views, context, loss)
         if settings.neighbourhood_weight:
             still, same = first.detach(), self.exclusions(context)
+            meanings = None if same.identities is None else Meanings.of(same.identities, still.device).records
+            compared = unit_vectors(still) if self.as_printed else still
             neighbours = nearest_neighbours(
-                unit_vectors(still) if self.as_printed else still,
-                settings.neighbours,
-                groups=same.groups,
-                identities=None
-                if same.identities is None
-                else Meanings.of(same.identities, still.device).records,
+                compared, settings.neighbours, groups=same.groups, identities=meanings
             )
             # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and
             # are counted.
             context.measures["vascl_rows_short_of_neighbours"] = (neighbours[:, -1] == NONE).sum()
             start = random_directions(still, context.generator(), gaussian=self.as_printed)
-            delta = virtual_augmentation(
-                self.head, still, neighbours, settings.temperature, settings.radius, start
-            )
+            limits = settings.temperature, settings.radius
+            delta = virtual_augmentation(self.head, still, neighbours, *limits, start)
             reached = first if self.as_printed else still
             clean = self.head(reached) if self.as_printed else self.head(reached).detach()
             if context.collects_diagnostics:
@@ -98,10 +94,7 @@ class Vascl(Objective):
     def _unattacked(
         self, vectors: Tensor, clean: Tensor, neighbours: Tensor, start: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the neighbourhood loss without a delta, and with a random one of the same length.
-
-        The random one is the start that the virtual augmentation discards.
-        """
+        """Return the neighbourhood loss without a delta, and with that of the start, of the same length."""
         delta = self.settings.radius * start
         return tuple(
             neighbourhood_loss(clean, moved, neighbours, self.settings.temperature)
@@ -122,12 +115,10 @@ def nearest_neighbours(
     the paper's "similarity". A vector is no neighbour of itself. A row with fewer than k others to choose
     from ends in `NONE`s: with k = 3 and texts a, a, b, both a's have [2, NONE, NONE] and b has [0, 1, NONE].
 
-    Args:
-        vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
-        k: K; 16 in the authors' code, not given in the paper.
-        tile: vectors at a time; memory is tile x N numbers. Default: `TILE_LOGITS` of the device.
-        identities: int64[N], equal where texts are equal or mean the same; if given, such are no neighbours.
-        groups: int64[N]; if given, neighbours are of the vector's own group only.
+    vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
+    tile: vectors at a time; memory is tile x N numbers. Default: `TILE_LOGITS` of the device.
+    identities: int64[N], equal where texts are equal or mean the same; if given, such are no neighbours.
+    groups: int64[N]; if given, neighbours are of the vector's own group only.
     """
     count = len(vectors)
     assert k >= 1
@@ -165,9 +156,7 @@ def virtual_augmentation(
 ) -> Tensor:
     """Find the perturbation that best hides each vector among its neighbours: delta* float[N, d], detached.
 
-    Equations 2 and 3.
-
-    With e the vectors without gradient, z = h(e) / ||h(e)|| and d0 a start of length 1:
+    Equations 2 and 3, with e the vectors without gradient, z = h(e) / ||h(e)|| and d0 a start of length 1:
 
         g = gradient by d0 of the sum over i of l_i, at h(e + radius d0)     (one evaluation; the code's xi is
             the radius)
@@ -178,14 +167,9 @@ def virtual_augmentation(
     A row whose gradient is exactly 0 has no direction to ascend: there delta* is radius d0, so its length is
     the radius too.
 
-    Args:
-        head: h, [N, d] -> [N, D]; run on all N rows at once, once without and once with gradient. Parameters
-            get none.
-        vectors: [N, d].
-        neighbours: int64[N, K] from `nearest_neighbours`. A row of `NONE`s has no gradient.
-        temperature: t.
-        radius: Delta, the length of delta*; 15 for RoBERTa-base, 30 for RoBERTa-large in the paper.
-        start: d0, [N, d], from `random_directions`.
+    head: h, [N, d] -> [N, D]; run on all N rows at once, once without and once with gradient; parameters get
+    none. vectors: [N, d]. neighbours: int64[N, K]; a row of `NONE`s has no gradient. temperature: t. radius:
+    Delta, the length of delta*. start: d0, [N, d], from `random_directions`.
     """
     with torch.autocast(vectors.device.type, enabled=False):
         still = at_least_float32(vectors.detach())
@@ -202,12 +186,10 @@ def virtual_augmentation(
 
 
 def random_directions(vectors: Tensor, generator: torch.Generator, gaussian: bool = False) -> Tensor:
-    """Draw the start d0 of the virtual augmentation: float[N, d] of length 1.
+    """Draw the start d0 of the virtual augmentation: float[N, d] of length 1, as many as `vectors`.
 
     Before it is brought to that length it is uniform on (-1/2, 1/2)^d (code), or isotropic Gaussian (paper).
-
-    vectors: [N, d], whose shape and device it takes. generator: a CPU generator; d0 is drawn on the CPU in
-    float32, so that it depends on the generator alone.
+    It is drawn on the CPU in float32, so that it depends on the generator alone.
     """
     if gaussian:
         start = torch.randn(vectors.shape, generator=generator, dtype=torch.float32)
@@ -224,14 +206,10 @@ def neighbourhood_loss(
 
     Row i of `clean` and row i of `augmented` are each other's positive; the negatives of both are the K
     neighbours of i, clean and augmented: 2K each, fewer for rows with `NONE`s; a row without any neighbour
-    adds 0. (The paper's equation 5 divides the sum over both directions by 2N, as here.) In the authors' code
-    `clean` has no gradient; the caller decides.
+    adds 0. (The paper's equation 5 divides the sum over both directions by 2N, as here.)
 
-    Args:
-        clean, augmented: [N, D], the head's outputs h(e) and h(e + delta*).
-        neighbours: int64[N, K].
-        temperature: divides the cosine.
-        tile: anchors at a time; memory is tile x (2K + 1) x D numbers. Default: `GATHERED` of the device.
+    clean, augmented: [N, D], the head's outputs h(e) and h(e + delta*). neighbours: int64[N, K].
+    tile: anchors at a time; memory is tile x (2K + 1) x D numbers. Default: `GATHERED` of the device.
     """
     assert clean.shape == augmented.shape
     count = len(clean)

@@ -42,9 +42,8 @@ class WholeObjective(nn.Module):
         self.guided_roles = () if guide is None else tuple(compared)
         self.sequence_terms = {name: term for name, term in terms.items() if term.sequence_roles}
         last = config.train.steps - 1  # weights only rise: what is 0 then is 0 always, and demands nothing
-        smallest = max(
-            (term.smallest_batch for term in terms.values() if any(term.weights(last).values())), default=2
-        )
+        counted = (term for term in terms.values() if any(term.weights(last).values()))
+        smallest = max((term.smallest_batch for term in counted), default=2)
         first = config.batch_sizes.start
         if first < smallest:
             key = "train.batch_start" if config.train.batch_warmup_steps else "train.global_batch"
@@ -102,18 +101,14 @@ class WholeObjective(nn.Module):
         return bool(self.terms) and all(term.scope == "local" for term in self.terms.values())
 
     def pool(self, global_batch: int, world: int) -> int:
-        """Return how many sequences an anchor is compared with, itself among them.
-
-        world: ranks that share the global batch.
-        """
+        """Return how many sequences an anchor is compared with on `world` ranks, itself among them."""
         return global_batch // (world if self.is_local else 1)
 
     def negatives(self, batch: int, present: float = 1.0, same: float = 0.0, equal: float = 0.0) -> float:
         """Return the most negatives that any term has for an anchor, in the mean; 0 where none has any.
 
         present: share of the views of role "negative" that are there (`BatchContext.present`). same: other
-        records of the anchor's meaning (`losses.exclusions`). equal: records whose negative is a
-        text of it.
+        records of the anchor's meaning (`losses.exclusions`). equal: records whose negative is a text of it.
         """
 
         def count(term: Objective) -> float:
@@ -125,11 +120,7 @@ class WholeObjective(nn.Module):
         return max(map(count, self.terms.values()), default=0)
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        """Return every term's losses by name.
-
-        Raises:
-            UserError: a term, which may be the user's own, gives a loss that it has no weight for.
-        """
+        """Return every term's losses by name."""
         losses: dict[str, Tensor] = {}
         for name, term in self.terms.items():
             of_term = term.relate({role: views[role] for role in term.roles}, context)
@@ -175,8 +166,7 @@ class WholeObjective(nn.Module):
     def untrained_heads_touch(self, hidden_size: int, device: torch.device) -> Tensor:
         """Return a zero that depends on every head's parameters, for steps without sentence-level losses.
 
-        Every parameter then has a gradient on every rank at every step, which ZeRO's partitioned reductions
-        want.
+        ZeRO's partitioned reductions want a gradient of every parameter, on every rank and at every step.
         """
         count = self.smallest_batch
         noise = torch.linspace(-1, 1, count * hidden_size, device=device).view(count, hidden_size)

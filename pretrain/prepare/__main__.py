@@ -35,9 +35,7 @@ class PrepareFlags(BaseModel):
     """Flags of the command that are not of the data."""
 
     out: Path = Field(description="folder for the tokenizer, the shards and the manifest")
-    config: Path | None = Field(
-        None, description="YAML with any of the data keys, or a training recipe; flags override it"
-    )
+    config: Path | None = Field(None, description="YAML of data keys, or a recipe; flags override it")
     overwrite: bool = Field(False, description="remove data of another config, and prepare it again")
     workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
     progress: bool = Field(True, description="show progress bars")
@@ -75,14 +73,14 @@ def _folded(tokenizer: Path) -> str:
 
 def data_flags() -> list[cli.Flag]:
     """Return the flags that say what the data is: keys of a recipe, the sources as one text."""
-    flags = cli.Flag.of_model(DataConfig)
+    flags = cli.flags_of(DataConfig)
     return [flag._replace(name="source") if flag.name == "sources" else flag for flag in flags]
 
 
 def source_keys() -> str:
     """Return the help of the keys of a source that is a mapping in YAML, and of the named corpora."""
     names = [f"  {name}  {', '.join(map(str, keys.values()))}" for name, keys in NAMED_DATA.items()]
-    keys = cli.key_table(cli.Flag.of_model(Source))
+    keys = cli.key_table(cli.flags_of(Source))
     about = "corpora that a name stands for (docs/data.md has sizes and licences):"
     return "\n".join(["keys of an entry of `sources:` in a YAML file:\n", keys, "", about, "", *names])
 

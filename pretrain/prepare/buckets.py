@@ -26,10 +26,7 @@ _BELOW_1 = 2.0**-64
 
 
 def text_key(text: bytes, seed: int) -> int:
-    """Return the 64-bit identity of a text.
-
-    With 200 million distinct texts the odds that any two share one are 1 in 1,000.
-    """
+    """Return the 64-bit identity of a text; of 200 million two share one with odds of 1 in 1,000."""
     return xxhash.xxh3_64_intdigest(text, seed)
 
 
@@ -59,10 +56,7 @@ def first_key(bucket: int, buckets: int) -> int:
 
 
 class RunWriter:
-    """Collects records, and texts if the dtype has `bytes`, and writes them as run files of bounded size.
-
-    Args: folder, prefix: run files are `folder/prefix-NNNN.run`; buckets: K; dtype: TEXT_RECORD or SIGNATURE.
-    """
+    """Collects records, and texts if the dtype has `bytes`, and writes run files `folder/prefix-NNNN.run`."""
 
     def __init__(self, folder: Path, prefix: str, buckets: int, dtype: np.dtype, limit: int = RUN_BYTES):
         self.folder, self.prefix, self.buckets, self.dtype, self.limit = folder, prefix, buckets, dtype, limit
@@ -124,9 +118,8 @@ class RunFile:
     def text(self, bucket: int) -> np.ndarray:
         """Return the texts of a bucket, uint8[...], end to end, in the order of its records."""
         start = 16 * (self.buckets + 1) + self._bound(0, self.buckets) * self.dtype.itemsize
-        return np.fromfile(
-            self.path, np.uint8, self.text_bytes(bucket), offset=start + self._bound(1, bucket)
-        )
+        size, place = self.text_bytes(bucket), start + self._bound(1, bucket)
+        return np.fromfile(self.path, np.uint8, size, offset=place)
 
 
 def open_runs(folder: Path, buckets: int, dtype: np.dtype) -> list[RunFile]:

@@ -62,8 +62,6 @@ def make_once(
     plan: returns the jobs to run; it gets the work folder when the folder is locked.
 
     Where the input is refused before a task has ended, the work folder is removed, and `out` if it is new.
-
-    Raises: UserError for a folder that is taken or cannot be made, a full disk, or failed tasks.
     """
     work = out / ".work"
     if (manifest := find()) is not None:
@@ -105,7 +103,7 @@ def make_once(
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for output. Raises: UserError if that cannot be."""
+    """Make a folder for output."""
     try:
         with naming_full_disk(folder):
             files.make_folder(folder)
@@ -154,14 +152,13 @@ def show_progress(jobs: Sequence[Job], enabled: bool = True) -> Iterator[Advance
 def run_jobs(jobs: list[Job], work: Path, workers: int, progress: bool = True) -> int:
     """Run the stages one after another, `workers` tasks at a time; skip tasks that are finished.
 
-    Returns: bytes of the largest process. Raises: UserError from a task.
+    Returns: bytes of the largest process.
     """
     logger.disable("datatrove")  # progress is shown, and errors arrive as exceptions
     try:
         with show_progress(jobs, progress) as advance:
-            return max(
-                _run_job(job, work / "logs" / job.name / "completions", workers, advance) for job in jobs
-            )
+            marks = (work / "logs" / job.name / "completions" for job in jobs)
+            return max(_run_job(job, folder, workers, advance) for job, folder in zip(jobs, marks))
     finally:
         logger.enable("datatrove")
 

@@ -35,13 +35,10 @@ def fit_sentences(
 ) -> tuple[Ragged, np.ndarray, np.ndarray]:
     """Make every sentence at most `longest` tokens, by `policy`, and drop empty ones; count what is lost.
 
-    Args:
-        sentences: token ids without special tokens. documents: int64[N], document of each sentence, any
-        labels.
-        policy: truncate (keep the head), split (into pieces of `longest`), drop.
+    sentences: token ids without special tokens. documents: int64[N], document of each sentence, any labels.
+    policy: truncate (keep the head), split (into pieces of `longest`), drop.
 
-    Returns: (sentences, documents, first: bool[N'], whether the row begins a sentence and is not a split's
-    next piece).
+    Returns: (sentences, documents, first: bool[N'], whether a row is not a split's next piece).
     """
     lengths = sentences.lengths
     long = lengths > longest
@@ -74,13 +71,10 @@ def fit_records(
 ) -> tuple[Ragged, np.ndarray]:
     """Make every text of every record at most `longest` tokens; what is lost is counted.
 
-    Args:
-        texts: token ids without special tokens; row k * columns + c is column c of record k, empty if it has
-            none.
-        policy: truncate (keep the head) or drop (the whole record).
+    texts: token ids without special tokens; row k * columns + c is column c of record k, empty if it has
+    none. policy: truncate (keep the head) or drop (the whole record).
 
-    Returns: (texts, of as many rows; bool[records], those that stay: their text has tokens, and all fit if
-    policy is drop).
+    Returns: (texts, of as many rows; bool[records], those that stay: with text, fitting if policy is drop).
     """
     lengths = texts.lengths
     long = lengths > longest
@@ -99,10 +93,7 @@ def fit_records(
 
 
 def one_per_sequence(sentences: Ragged, cls_id: int, sep_id: int) -> Packed:
-    """Return [CLS] sentence [SEP] for every sentence.
-
-    An empty one, which stands for a column that a record lacks, stays empty.
-    """
+    """Return [CLS] sentence [SEP] for every sentence; an empty one, of a column that is lacking, stays."""
     filled = sentences.lengths > 0
     offsets = offsets_of(sentences.lengths + 2 * filled)
     starts = offsets[:-1][filled]
@@ -124,9 +115,7 @@ def one_per_document(
 ) -> Packed:
     """Return [CLS] document [SEP] for every document, its sentences end to end, cut after `max_length`.
 
-    What is cut is counted.
-
-    Arguments as of `full_sentences`.
+    What is cut is counted. Arguments as of `full_sentences`.
     """
     opens = np.ones(len(sentences), bool)
     opens[1:] = documents[1:] != documents[:-1]
@@ -149,12 +138,9 @@ def full_sentences(
 ) -> Packed:
     """Pack sentences, in order, into sequences [CLS] s1 s2 ... [SEP] s1' ... [SEP].
 
-    A sequence has at most `max_length` tokens; [SEP] ends it and separates documents.
-
-    Args:
-        sentences: Ragged without special tokens, none longer than max_length - 2.
-        documents: int64[N]; where the label changes, the next document begins.
-        first: bool[N], as `fit_sentences` gives it.
+    A sequence has at most `max_length` tokens; [SEP] ends it and separates documents. sentences: without
+    special tokens, none longer than max_length - 2. documents: int64[N]; where the label changes, the next
+    document begins. first: bool[N], as `fit_sentences` gives it.
 
     Three sentences, the third of another document ([CLS] is 1, [SEP] is 2):
 

@@ -50,8 +50,6 @@ def prepare(
     A folder that holds the finished result of the same config is left as it is; an unfinished one is resumed.
     Shards do not depend on `workers` (None: one per core) or interruptions. overwrite: prepare a folder again
     that has another config; its data is removed when the folder is locked and every source has been found.
-
-    Raises: UserError for bad input, a full disk, a folder that is taken, or failed tasks.
     """
     out = Path(out)
     _refuse_others_folders(out)
@@ -79,8 +77,6 @@ def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
     Prepared data is taken as it is, whatever `config` says. Preparation runs in a process of its own: a
     training process that has opened a GPU or a process group must not fork workers, and gets its memory
     back. Call it on one rank and let the others wait.
-
-    Raises: UserError if preparation fails; it has said why.
     """
     data_dir = Path(data_dir)
     if not (data_dir / MANIFEST).is_file():
@@ -94,10 +90,7 @@ def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
 
 
 def _finished(out: Path, wanted: dict) -> dict | None:
-    """Return the manifest of a folder with the finished result of this config, or None.
-
-    Raises: UserError for the result of another config.
-    """
+    """Return the manifest of a folder with the finished result of this config, or None."""
     if not (out / MANIFEST).is_file():
         return None
     manifest = read_manifest(out)
@@ -132,11 +125,11 @@ def _refuse_other_config(out: Path, existing: dict, wanted: dict, what: str) -> 
     before, now = _flat(existing), _flat(wanted)
     differing = [key for key in now | before if before.get(key) != now.get(key)]
     if differing:
-        key = differing[0]
+        key, *others = differing
+        more = f" ({len(others)} more keys differ)" if others else ""
         raise UserError(
             f"{out} {what} with another config: {key} is {before.get(key)!r} there and {now.get(key)!r} now"
-            + (f" ({len(differing) - 1} more keys differ)" if len(differing) > 1 else "")
-            + ". Choose another --out, or give --overwrite to prepare it again."
+            f"{more}. Choose another --out, or give --overwrite to prepare it again."
         )
 
 
@@ -204,9 +197,8 @@ def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:
 
     config, sizes, count = plan.config, [task.size for task in plan.tasks], plan.buckets
     of_records = config.unit == "record"
-    reading: list = (
-        [records.ScatterRecords(work)] if of_records else [read.ReadSource(work), read.Scatter(work)]
-    )
+    documents: list = [read.ReadSource(work), read.Scatter(work)]
+    reading = [records.ScatterRecords(work)] if of_records else documents
     jobs = []
 
     def add(title: str, step: Any, sizes: list[int], before: Sequence[Any] = ()) -> None:
@@ -240,8 +232,7 @@ def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:
 def _minhash(reader: Any, work: Path, tasks: int) -> tuple[list[Job], Any]:
     """Return the stages that find near-duplicate documents, and the step that leaves all but one of them out.
 
-    reader: gives the documents in the order in which that step will see them again. By datatrove's MinHash,
-    with FineWeb's settings: 5-grams, 14 x 8 hashes, about 72% similarity.
+    By datatrove's MinHash, with FineWeb's settings: 5-grams, 14 x 8 hashes, about 72% similarity.
     """
     from datatrove.pipeline.dedup import minhash
     from datatrove.utils.hashing import HashConfig

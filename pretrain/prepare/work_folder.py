@@ -119,9 +119,11 @@ class Pairs(RootModel[list[tuple[str, str]]], WorkFile, place="counts/pairs/{ran
 
 def sample_of(pairs: Iterable[tuple[str, str]], most: int = MOST_PAIRS) -> list[tuple[str, str]]:
     """Return the `most` pairs of the lowest hashes, in their order: all sources have their share."""
-    return heapq.nsmallest(
-        most, pairs, key=lambda pair: (text_key("\n".join(pair).encode("utf-8", "replace"), 0), pair)
-    )
+
+    def hashed(pair: tuple[str, str]) -> tuple[int, tuple[str, str]]:
+        return text_key("\n".join(pair).encode("utf-8", "replace"), 0), pair
+
+    return heapq.nsmallest(most, pairs, hashed)
 
 
 class ShownPairs(RootModel[dict[str, list[tuple[str, str]]]], WorkFile, place="counts/shown/{rank:05d}.json"):

@@ -54,13 +54,8 @@ class Checkpoints(Saver):
     ) -> Path:
         """Write a checkpoint, and return its folder: whole already, or soon.
 
-        Args:
-            root: folder of checkpoints; None: the run's own.
-            wait: return when it is whole.
-            say: is told where training waits although it need not.
-
-        Raises:
-            CheckpointError: on every rank, when this save or the one before has failed.
+        root: folder of checkpoints; None: the run's own. wait: return when it is whole. say: is told where
+        training waits although it need not.
         """
         settings, began = self.config.checkpoint, time.monotonic()
         if self.in_flight:
@@ -105,10 +100,7 @@ class Checkpoints(Saver):
 
     @contextmanager
     def _checkpoint_of_start(self, progress: Progress) -> Iterator[Path]:
-        """Save the untrained model: what all ranks can write together at any ZeRO stage is a checkpoint.
-
-        This one is no place to resume from, and is removed.
-        """
+        """Save the untrained model, for a while: all ranks can write a checkpoint at any ZeRO stage."""
         temporary = self.config.run_folder / ".start"
         on_rank_zero(lambda: discard(temporary))
         yield self.save_progress(progress, temporary / "checkpoints", wait=True)
@@ -121,17 +113,11 @@ class Checkpoints(Saver):
         and where it belongs to steps that this resume discards. Step 0 has no checkpoint, and is made again.
         Without a checkpoint of another best step there is nothing to export again: best/ is set aside, and
         the next evaluation is the best.
-
-        Raises:
-            UserError: that checkpoint cannot be read now, or best/ cannot be written.
         """
         folder, step = self.config.run_folder, progress.best_step
         on_rank_zero(lambda: recover(folder / "best"))
-        if (
-            step == 0
-            and progress.best_score is not None
-            and on_rank_zero(lambda: _exported_step(folder)) != 0
-        ):
+        was_start = step == 0 and progress.best_score is not None
+        if was_start and on_rank_zero(lambda: _exported_step(folder)) != 0:
             with self._checkpoint_of_start(Progress()) as start:
                 on_rank_zero(lambda: _export_best(folder, progress, start))
             return

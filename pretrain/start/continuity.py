@@ -43,11 +43,7 @@ FIXED = ("shards", "manifest", "tokenizer")
 
 
 def collect(config: Config, views: Sequence[ViewSpec], train: ShardReader, heldout: ShardReader) -> Inputs:
-    """Hash everything that decides a batch of the run.
-
-    Args:
-        config, views: of what the loader reads (`pretrain.cache.views.trains_on`).
-    """
+    """Hash everything that decides a batch of what the loader reads (`pretrain.cache.views.trains_on`)."""
     folder = str(train.folder.resolve())
     folders = ", ".join(str(part.folder.resolve()) for part in train.parts)
     collected: Inputs = {}
@@ -86,10 +82,8 @@ def _manifest_hash(reader: ShardReader) -> str:
     """Hash how the manifest says that shards are read, which the shards' own hashes do not cover."""
     if len(reader.parts) > 1:
         return _json_hash([_manifest_hash(part) for part in reader.parts])
-    splits = {
-        split: [shard["chunks"] for shard in part["shards"]]
-        for split, part in reader.manifest["splits"].items()
-    }
+    parts = reader.manifest["splits"].items()
+    splits = {split: [shard["chunks"] for shard in part["shards"]] for split, part in parts}
     return _json_hash([{key: reader.manifest.get(key) for key in _DECIDING}, splits])
 
 
@@ -100,10 +94,7 @@ def _json_hash(value: Any) -> str:
 def require_same(
     source: object, before: Inputs, now: Inputs, accept: str | None = None
 ) -> list[dict[str, str]]:
-    """Compare the inputs of a checkpoint with those of this start; return the accepted differences.
-
-    accept: names, comma-separated, of inputs that may differ.
-    """
+    """Compare a checkpoint's inputs with this start's; return the differences, which `accept` must name."""
     differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
     accepted = [name for name in accepted_names(accept) if name != BATCHES]
     if unknown := [name for name in accepted if name not in now]:
@@ -242,11 +233,7 @@ def _masked_alike(config: Config, made_with: dict[str, Any], step: int) -> bool:
 
 
 def _begun_alike(config: Config, before: dict[str, Any], step: int) -> set[str]:
-    """Return the keys of BEGINNING that changed without changing the weight of a loss in the steps done.
-
-    A run whose sentence loss has not begun is, bitwise, one of masked language modelling alone, so when it
-    begins can be decided later.
-    """
+    """Return the keys of BEGINNING that changed without changing the weight of a loss in the steps done."""
     keys = set()
     for section in config.objective.sections:
         now = getattr(config.objective, section)

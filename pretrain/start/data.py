@@ -47,15 +47,9 @@ DROWNED = 0.05  # least `signal_to_noise` at which a sentence loss learns; from 
 class Data:
     """Opened data.
 
-    Attributes:
-        config: of what the loader reads: the run's own, or that of views made once
-            (`pretrain.cache.views.trains_on`).
-        views: that the loader makes of a sequence.
-        train, heldout: readers of both splits.
-        vocabulary: what augmentations know of the tokenizer.
-        synonyms: the table that an augmentation reads; None: none does.
-        inputs: hashes of all that decides the batches.
-        interface: what the starting model says of its use (`adopt_interface`).
+    config: of what the loader reads: the run's own, or that of views made once (`cache.views.trains_on`).
+    views: that the loader makes of a sequence. vocabulary: what augmentations know of the tokenizer.
+    inputs: hashes of all that decides the batches. interface: what the starting model says of its use.
     """
 
     config: Config
@@ -86,11 +80,7 @@ class Data:
 
 
 def open_data(config: Config) -> Data:
-    """Open the prepared data; where there is none, prepare it on rank 0. Collective.
-
-    Raises:
-        UserError: it cannot be prepared, is damaged, or its tokenizer or columns do not fit the run.
-    """
+    """Open the prepared data; where there is none, prepare it on rank 0. Collective."""
     # as the run augments them, whether once or in every epoch
     augmented = on_rank_zero(lambda: view_specs(config))
     on_rank_zero(lambda: _check_prompts(config, [view.role for view in augmented]))
@@ -102,9 +92,15 @@ def open_data(config: Config) -> Data:
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
     views = view_specs(config)  # now that the number of hard negatives is known
-    on_rank_zero(lambda: check_parts(train, config.data.damaged))
+
+    def check() -> None:
+        check_parts(train, config.data.damaged)
+        if tokenizer_hash(folder) != train.tokenizer_hash:
+            raise UserError(f"{folder / 'tokenizer'} is not that of the shards beside it; put theirs back")
+        require_negatives(train, views)
+
+    on_rank_zero(check)
     tokenizer = load_tokenizer(folder / "tokenizer")
-    on_rank_zero(lambda: _check_fit(folder, train, views))
     if config.model.init is not None and not with_del and _added_del(tokenizer, config.model.init):
         tokenizer = without_del(tokenizer)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
@@ -122,13 +118,6 @@ def _added_del(tokenizer: Any, start: str) -> bool:
         return False
     own = own_tokenizer(start)
     return own is not None and DEL not in own.get_vocab()
-
-
-def _check_fit(folder: Path, train: ShardReader, views: list[ViewSpec]) -> None:
-    """Check that the data has its own tokenizer, and the columns that the run needs."""
-    if tokenizer_hash(folder) != train.tokenizer_hash:
-        raise UserError(f"{folder / 'tokenizer'} is not that of the shards beside it; put theirs back")
-    require_negatives(train, views)
 
 
 def _check_prompts(config: Config, roles: list[str]) -> None:
@@ -217,15 +206,7 @@ def batch_spec(config: Config, views: Sequence[ViewSpec], tokenizer: Any, longes
 
 
 def find_data(config: Config, views: Sequence[ViewSpec]) -> None:
-    """Prepare the data folder if it is empty, and make the views that `data.cache` asks for; on one rank.
-
-    views: as the run augments them.
-
-    Raises:
-        UserError: --data names a folder without prepared data, and nothing says what to prepare it from; or
-            `data.cache` asks for views that cannot be made once.
-        AugmentationError: the augmentations need something that this machine lacks.
-    """
+    """Prepare the data folder if it is empty, and make the views that `data.cache` asks for; on one rank."""
     folder, recipe = config.data_folder, config.data.prepare
     if config.data.remote is not None:
         copy_prepared(config.data.remote, folder)
@@ -281,11 +262,7 @@ def _refuse_other_sources(folder: Path, recipe: DataConfig) -> None:
 
 
 def check_parts(reader: ShardReader, damaged: str) -> None:
-    """Check the files of every set, and warn of outdated ones.
-
-    Args:
-        damaged: with `skip` (`data.damaged`) print a warning where a file is missing or has another size.
-    """
+    """Check the files of every set; warn of outdated ones, and of missing ones if `data.damaged` is skip."""
     for part in reader.parts:
         try:
             require_files(part.folder, part.manifest)
@@ -344,10 +321,9 @@ def require_signal(
 
 
 def require_different_views(config: Config, data: Data, objective: WholeObjective, spec: BatchSpec) -> None:
-    """Refuse views of the same tokens that are embedded without dropout.
+    """Refuse views of the same tokens that are embedded without dropout: a loss could only push apart.
 
-    Their vectors are equal, and a contrastive loss can only push sentences apart. Objectives of the user's
-    own may draw a difference themselves.
+    Objectives of the user's own may draw a difference themselves.
     """
     if config.objective.view_dropout and (config.model.dropout or config.model.attention_dropout):
         return

@@ -35,10 +35,7 @@ def set_threads(config: Config) -> int:
 
 
 def set_deterministic(config: Config) -> None:
-    """Let torch choose only algorithms that give the same bits again, where `train.deterministic` says so.
-
-    On a CPU they all do. On a GPU an operation that has none raises an error from then on.
-    """
+    """Let torch choose only algorithms that give the same bits again, if `train.deterministic`, on a GPU."""
     if config.train.deterministic and torch.cuda.is_available():
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS wants it, by NVIDIA's notes
         torch.use_deterministic_algorithms(True)
@@ -59,11 +56,8 @@ def allow_tf32(config: Config) -> None:
 def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:
     """Return the precision to train in, the same on all ranks. Collective.
 
-    It is `train.precision`. If that is `auto`: what the run used before it was resumed, else bfloat16 if
-    rank 0's device computes it itself: where it is emulated it is several times slower than float32.
-
-    Args:
-        state: of the checkpoint to resume from; None: a new run.
+    `auto` is what the run used before it was resumed (`state` of the checkpoint), else bfloat16 if rank 0's
+    device computes it itself: where it is emulated it is several times slower than float32.
     """
     precision = config.train.precision
     if precision == "auto":

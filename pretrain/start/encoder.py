@@ -72,13 +72,8 @@ def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     model = config.model
     if model.init is not None:
         given = {key: getattr(model, key) for key in (*SIZES, *DROPOUTS) if key in model.model_fields_set}
-        encoder = load_encoder(
-            model.init,
-            tokenizer,
-            model.pooling,
-            given.get("dropout"),
-            given.get("attention_dropout"),
-        )
+        dropouts = given.get("dropout"), given.get("attention_dropout")
+        encoder = load_encoder(model.init, tokenizer, model.pooling, *dropouts)
         built = architecture_of(encoder.lm.config)
         if wrong := [key for key in SIZES if given.get(key) is not None and given[key] != built[key]]:
             has = ", ".join(f"model.{key} {built[key]}, not {given[key]}" for key in wrong)
@@ -90,10 +85,8 @@ def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     # now, rather than on one rank at some step
-    if config.train.micro_batch_tokens < encoder.max_positions:
-        raise UserError(
-            f"train.micro_batch_tokens must be model.max_positions={encoder.max_positions} or more"
-        )
+    if config.train.micro_batch_tokens < (longest := encoder.max_positions):
+        raise UserError(f"train.micro_batch_tokens must be model.max_positions={longest} or more")
     return encoder
 
 

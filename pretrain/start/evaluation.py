@@ -27,41 +27,27 @@ STSB_DEV = "stsb-dev"
 class Evaluation:
     """Evaluate an engine's model on all ranks together.
 
-    Attributes:
-        heldout: the held-out sequences, masked and augmented once.
-        random: names of scores that are random at the start, although the run starts from a model.
-        scores: the last ones.
+    heldout: the held-out sequences, masked and augmented once. random: names of scores that are random at the
+    start, although the run starts from a model. scores: the last ones.
     """
 
     def __init__(
         self, config: Config, data: Data, engine, progress: Progress, sets: Sequence[OwnSet] = ()
     ) -> None:
-        """
-        Args:
-            engine: DeepSpeed engine around a `SentenceModel`.
-            progress: of the run, which records the held-out chunks that are left out.
-            sets: `sets_of` the configuration, the same on every rank.
-        """
+        """engine: around a `SentenceModel`. sets: `sets_of` the configuration, the same on every rank."""
         self.engine, self.sets = engine, sets
         encoder = engine.module.encoder
         longest = encoder.max_positions
         self.scores: dict[str, float] = {}
         self.random = ("heldout_mlm_loss",) if encoder.random_head else ()
-        self.heldout = Heldout(
-            data.heldout,
-            data.vocabulary,
-            data.config,
-            data.synonyms,
-            longest,
-            progress.heldout_left_out,
-            prompt_tokens(data.tokenizer, config.data.prompts),
-        )
+        prompts, left_out = prompt_tokens(data.tokenizer, config.data.prompts), progress.heldout_left_out
+        what = data.heldout, data.vocabulary, data.config, data.synonyms
+        self.heldout = Heldout(*what, longest, left_out, prompts)
         use, budget = data.export_interface(longest), config.train.micro_batch_tokens
         embedder = partial(text_embedder, engine, data.tokenizer, use.max_length or longest, budget)
         self.embed = embedder(use.prompt)
-        self.embed_query, self.embed_document = (
-            embedder(use.prompts.get(name, "")) for name in ("query", "document")
-        )
+        self.embed_query = embedder(use.prompts.get("query", ""))
+        self.embed_document = embedder(use.prompts.get("document", ""))
 
     def __call__(self) -> dict[str, float]:
         """Return name -> score, the same on every rank. Collective."""
@@ -73,10 +59,7 @@ class Evaluation:
         return scores
 
     def _of_set(self, one: OwnSet) -> dict[str, float]:
-        """Return a set's figures: all ranks embed it, and rank 0 scores.
-
-        NaN, which is never the best, where the encoder has collapsed.
-        """
+        """Return a set's figures: all ranks embed it, and rank 0 scores; NaN of a collapsed encoder."""
         embeds = (self.embed, self.embed_query, self.embed_document)
         try:
             vectors = one.embed(*(partial(distinct, embed, name="embedding") for embed in embeds))

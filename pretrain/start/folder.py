@@ -36,11 +36,8 @@ def whole_run(
 ) -> list[str]:
     """Return the lines with which a dry run ends: time of all steps, and memory.
 
-    Args:
-        rows: of its metrics.jsonl, a row a step. The last step counts: the first compiles kernels, and makes
-            the optimizer's states.
-        steps: of the whole run.
-        full_steps: how many steps of the whole batch they are worth, if it grows; None: as many.
+    rows: of its metrics.jsonl, a row a step. The last step counts: the first compiles kernels, and makes the
+    optimizer's states. full_steps: how many steps of the whole batch `steps` are worth, if it grows.
 
     >>> rows = [{"step": 1, "loss": {}, "seconds": 9.0, "tokens": 50},
     ...         {"step": 2, "loss": {}, "seconds": 11.0, "tokens": 100, "memory": {"peak_gb": 1.25}}]

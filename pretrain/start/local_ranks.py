@@ -43,8 +43,7 @@ def choose_ranks(config: Config) -> int:
     """Return how many ranks this process is to become: 1 where the user has chosen, or a GPU is there.
 
     Otherwise the largest number of which each has a core and a lane (equally many of these where
-    `train.balance` is off), and which fit into half of the free memory. With negatives of the same rank only
-    (`scope: local`) it is 1, too.
+    `train.balance` is off), and which fit into half of the free memory; 1 also with `scope: local`.
     """
     import torch  # a second: not where only flags are read
 
@@ -62,10 +61,7 @@ def choose_ranks(config: Config) -> int:
 
 
 def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
-    """Start the other ranks of this process's share, with its own command line; this one becomes the first.
-
-    They end when this process does. Returns them.
-    """
+    """Start the other ranks of this process's share, which end with it; this one becomes the first."""
     if ranks == 1:
         return []
     index, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))

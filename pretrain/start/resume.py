@@ -41,10 +41,6 @@ def resume_from(config: Config, current: continuity.Inputs) -> tuple[Path | None
     """Return the checkpoint to resume from and its state, or (None, None) for a new run. Collective.
 
     Also makes the run folder, and renames checkpoints that a later start must not take for this run's newest.
-
-    Raises:
-        UserError: the folder holds a run and `checkpoint.resume` is never; or the inputs
-            (`pretrain.start.continuity`) or the recipe are not those of the checkpoint.
     """
     folder, requested = config.run_folder, config.checkpoint.resume
     checkpoints = folder / "checkpoints"
@@ -104,10 +100,7 @@ def _is_own(checkpoint: Path, checkpoints: Path) -> bool:
 
 
 def _begin_branch(checkpoint: Path, state: dict[str, Any], folder: Path) -> None:
-    """Copy the metrics of another run, up to the checkpoint from which this one continues.
-
-    Without them its curves would begin in the middle, and its last table would have no start.
-    """
+    """Copy another run's metrics up to the checkpoint: without them the last table would have no start."""
     metrics, own = checkpoint.resolve().parents[1] / "metrics.jsonl", folder / "metrics.jsonl"
     if not metrics.is_file():  # a new chain begins here
         state["progress"]["rows"] = copy_metrics(metrics, own, 0)[0]
@@ -117,9 +110,8 @@ def _begin_branch(checkpoint: Path, state: dict[str, Any], folder: Path) -> None
 
 def _set_others_aside(choice: Choice, step: int, checkpoints: Path) -> None:
     """Rename the checkpoints that this resume passes over."""
-    passed: dict[Path, tuple[store.Reason, str]] = {
-        path: ("damaged", f"it {problem}") for path, problem in choice.damaged
-    }
+    passed: dict[Path, tuple[store.Reason, str]] = {}
+    passed |= {path: ("damaged", f"it {problem}") for path, problem in choice.damaged}
     if _is_own(choice.path, checkpoints):
         for path in candidates(checkpoints):
             if step_of(path) > step:
@@ -157,7 +149,6 @@ def verify_resumed_batch(
     """Begin the ledger, or make its last batch again and compare; return a line to print. Collective.
 
     An accepted difference goes into `progress.changes`.
-    source: the checkpoint; None: a new run.
     """
     if not progress.ledger:
         progress.ledger = begin_ledger(progress.step)
@@ -219,15 +210,16 @@ def roll_back(
 ) -> None:
     """Put the last good checkpoint into the engine; write one of the step where the run goes on. Collective.
 
-    Raises:
-        NotFinite: `train.faults.rollbacks` are done, no checkpoint is good, or the run was at its end. The
-            report is in the run folder, under faults/.
+    Raises NotFinite where `train.faults.rollbacks` are done, no checkpoint is good, or the run was over.
     """
     checkpoints.wait()
     folder = config.run_folder / "checkpoints"
     good = on_rank_zero(lambda: last_good(folder, fault.since))
     report = config.run_folder / "faults" / f"step-{fault.step:08d}.txt"
-    on_rank_zero(lambda: _write_report(report, fault))
+    sequences = f"all sequences of the batch, lane by lane: {', '.join(map(str, fault.finding.sequences))}"
+    lines = "\n".join([fault.what, *fault.finding.lines(), sequences, ""])
+    on_rank_zero(lambda: make_folder(report.parent))
+    on_rank_zero(lambda: replace_durably(report, lines.encode()))
     allowed, done = config.train.faults.rollbacks, len(progress.rollbacks)
     if good is None or done >= allowed or fault.step >= stop_step:
         on_rank_zero(lambda: _end(fault, config, done, good, report))
@@ -252,21 +244,11 @@ def roll_back(
 
 
 def last_good(checkpoints: Path, since: int) -> Path | None:
-    """Return the newest checkpoint that verifies and that is of a step before `since`; else the oldest.
-
-    One from between the first fault of a series and the last may hold what led to them.
-    """
+    """Return the newest good checkpoint before the first fault of the series, `since`; else the oldest."""
     paths = candidates(checkpoints)
     before = [path for path in paths if step_of(path) < since]
     later = [path for path in reversed(paths) if step_of(path) >= since]
     return next((path for path in [*before, *later] if store.problem_with(path) is None), None)
-
-
-def _write_report(path: Path, fault: OverBudget) -> None:
-    make_folder(path.parent)
-    sequences = ", ".join(map(str, fault.finding.sequences))
-    lines = [fault.what, *fault.finding.lines(), f"all sequences of the batch, lane by lane: {sequences}"]
-    replace_durably(path, ("\n".join(lines) + "\n").encode())
 
 
 def _end(fault: OverBudget, config: Config, done: int, good: Path | None, report: Path) -> NoReturn:

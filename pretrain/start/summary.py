@@ -50,9 +50,8 @@ def flops_meter(
     The views' first pass, without gradients, is work that only the method adds: it counts as repeated.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    peak = torch.tensor(
-        [measure_peak_flops(device, DTYPES[config.train.precision])], dtype=torch.float64, device=device
-    )
+    own = measure_peak_flops(device, DTYPES[config.train.precision])
+    peak = torch.tensor([own], dtype=torch.float64, device=device)
     dist.all_reduce(peak)
     mean = max(1, round(data.train.num_tokens / data.train.num_sequences))
     copies, views = objective.masked_copies, len(objective.roles)
@@ -63,13 +62,7 @@ def flops_meter(
     return FlopsMeter(per_token, float(peak), repeated_per_token=(1 - share) * per_token / 3)
 
 
-def lines_of_run(
-    config: Config,
-    data: Data,
-    model: SentenceModel,
-    threads: int,
-    resumed: str,
-) -> list[str]:
+def lines_of_run(config: Config, data: Data, model: SentenceModel, threads: int, resumed: str) -> list[str]:
     """Say what is about to run, so that a wrong setting is seen before it costs a day."""
     train, sizes, encoder, objective = config.train, config.batch_sizes, model.encoder, model.objective
     from_user = " (OMP_NUM_THREADS)" if train.threads is None and threads_of_user() else ""
@@ -77,9 +70,8 @@ def lines_of_run(
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
     chosen = " (one rank a core; --train.threads decides otherwise)" if LOCAL_RANKS in os.environ else ""
     falls = f", decay {train.decay_shape} over the last {train.steps - train.decay_begins:,}"
-    grows = (
-        f" from step {sizes.growth_steps:,} on, {sizes.start:,} at the first" if sizes.growth_steps else ""
-    )
+    grown = f" from step {sizes.growth_steps:,} on, {sizes.start:,} at the first"
+    grows = grown if sizes.growth_steps else ""
     return [
         f"run        {config.run_folder}{resumed}",
         f"devices    {dist.get_world_size()} x {device}; ZeRO {train.zero}, {train.precision}{chosen}",
@@ -125,9 +117,7 @@ def _encoder_lines(
     if data.interface is not None and init:
         lines.append(f"           exports as {init}: {_kept(init, data.interface, encoder, data, config)}")
     if encoder.random_head and objective.masked_copies:
-        lines.append(
-            f"           {init} has no masked-language head: a random one is trained, best/ not chosen by it"
-        )
+        lines.append(f"           {init} has no masked-language head: a random one does not choose best/")
     return lines
 
 
@@ -145,10 +135,7 @@ def _kept(init: str, interface: Interface, encoder: SentenceEncoder, data: Data,
 
 
 def _objective_lines(
-    config: Config,
-    reader: ShardReader,
-    objective: WholeObjective,
-    hidden_size: int,
+    config: Config, reader: ShardReader, objective: WholeObjective, hidden_size: int
 ) -> list[str]:
     settings = config.objective
     if not objective.roles:
@@ -172,9 +159,8 @@ def _objective_lines(
         f"sequences, {scope})"
     ]
     if (widths := settings.widths) and hidden_size not in widths:
-        lines.append(
-            f"           warning: objective.matryoshka leaves the whole width, {hidden_size}, untrained"
-        )
+        untrained = f"the whole width, {hidden_size}, untrained"
+        lines.append(f"           warning: objective.matryoshka leaves {untrained}")
     if (guide := objective.guide) is not None:
         size = format_count(sum(parameter.numel() for parameter in guide.parameters()))
         kind = f"{guide.lm.config.model_type}, {size} parameters, pooling {guide.pooling}"
@@ -213,8 +199,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evalu
             f"{progress.unimproved} evaluations were no better by {by} than step {progress.best_step:,}'s"
         )
     kind = "lowest" if progress.best_by in LOWER_IS_BETTER else "highest"
-    which = f"best/, step {progress.best_step:,} ({kind} {by})"
-    which = which if has_best else "export/"
+    which = f"best/, step {progress.best_step:,} ({kind} {by})" if has_best else "export/"
     print(
         f"\n  {steps:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}; "
         f"the last step is exported to {run / 'export'}\n  evaluations of {run} use its {which}: "
@@ -241,9 +226,8 @@ def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evalu
         make_folder(path.parent)
         replace_durably(path, (json.dumps(content, indent=2) + "\n").encode())
     except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}. Make room, then --resume auto"
-        ) from None
+        why = error.strerror or error
+        raise UserError(f"cannot write {path}: {why}. Make room, then --resume auto") from None
 
 
 def _number(name: str, value: float | None) -> str:

@@ -87,9 +87,7 @@ def unpaired_error(first: Sequence[float], second: Sequence[float]) -> Error | N
 def interval(mean: float, error: Error | None, noise: np.ndarray | None = None) -> Interval | None:
     """Return the interval around a difference; None without anything to measure it by.
 
-    Args:
-        error: over seeds; None: there is one seed.
-        noise: float64[B], what other draws of the pairs would add to the difference; None: not known.
+    error: over seeds. noise: float64[B], what other draws of the pairs would add to the difference.
     """
     from scipy import stats  # half a second, which --help need not wait for
 
@@ -116,13 +114,8 @@ def draws(task: str, count: int, resamples: int = RESAMPLES) -> Iterator[np.ndar
     draw = np.random.default_rng([zlib.crc32(task.encode()), count])
     at_once = max(1, min(_AT_ONCE, _DRAWN_AT_ONCE // count))
     for first in range(0, resamples, at_once):
-        number = min(at_once, resamples - first)
-        yield np.stack(
-            [
-                np.bincount(draw.integers(count, size=count), minlength=count).astype(np.float64)
-                for _ in range(number)
-            ]
-        )
+        drawn = [draw.integers(count, size=count) for _ in range(min(at_once, resamples - first))]
+        yield np.stack([np.bincount(rows, minlength=count).astype(np.float64) for rows in drawn])
     yield np.ones((1, count))
 
 

@@ -84,16 +84,12 @@ def whole_lines(path: Path) -> list[bytes]:
 def copy_metrics(source: Path, path: Path, step: int, place: Place | None = None) -> tuple[Place, bool]:
     """Write the lines of a metrics file until a checkpoint to another, or to the same, at once.
 
-    The resumed run writes what was recorded later again. Step 0 means a new run, of which nothing stays.
+    The resumed run writes what was recorded later again. Step 0 means a new run, of which nothing stays. If
+    the checkpoint records no place, lines up to its step stay, but for the settings of an earlier start from
+    there.
 
-    Args:
-        step: of the checkpoint. If it does not record a place, lines up to this step stay, but for the
-            settings of an earlier start from there.
-        place: that the checkpoint records.
-
-    Returns:
-        The place to go on from, and whether the checkpoint's is in the file. If it is not, lines were
-        changed or lost; the chain goes on from the checkpoint's, so that it stays broken there.
+    Returns the place to go on from, and whether the checkpoint's is in the file. If it is not, lines were
+    changed or lost; the chain goes on from the checkpoint's, so that it stays broken there.
     """
     kept = whole_lines(source) if step > 0 else []
     links = [split_link(line)[1] for line in kept]

@@ -8,19 +8,6 @@ Alarms for what one step can do (a gradient that explodes) check every step. Ala
 (collapse, nothing learned, a loss without gradient) check the rows, which are means over their steps. A row
 also holds each loss's share of the encoder's gradient, and figures of each objective's own mechanism, of the
 row's last step: docs/objectives.md, "Is the mechanism alive?", says from which value on one does nothing.
-
-- alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same
-  point.
-- uniformity: log of the mean exp(-2 distance^2) over pairs (ibid., t 2). 0: all in one point; -4: spread
-  evenly.
-- positive_cosine: mean cosine of a sequence's two views.
-- negative_cosine: mean cosine of views of different sequences.
-- length_variance: share of the vectors' variance that the sequence's length explains (linear regression).
-- effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions the
-  vectors use.
-- effective_negatives: how many candidates each anchor is contrasted with (2N - 2 for NT-Xent), in the mean,
-  without the hard negatives that the batch lacks, and without texts of the anchor's meaning; left out where
-  the objective has none.
 """
 
 import math
@@ -47,12 +34,12 @@ def normalise(vectors: Tensor) -> Tensor:
 
 
 def alignment(first: Tensor, second: Tensor) -> Tensor:
-    """Return the mean squared distance of corresponding rows of two unit-norm [N, d]."""
+    """Mean squared distance of rows of unit-norm [N, d]: 0, the same (Wang and Isola 2020, alpha 2)."""
     return (first - second).square().sum(-1).mean()
 
 
 def uniformity(points: Tensor) -> Tensor:
-    """Return log mean exp(-2 |x - y|^2) over pairs of different rows of unit-norm [N, d]."""
+    """Log mean exp(-2 |x - y|^2) over pairs of unit-norm rows: 0, one point; -4, even (ibid., t 2)."""
     squared = 2 - 2 * points @ points.T
     rows, columns = torch.triu_indices(len(points), len(points), offset=1, device=points.device)
     pairs = -2 * squared[rows, columns].clamp_min(0)
@@ -76,9 +63,9 @@ def length_variance(vectors: Tensor, lengths: Tensor) -> Tensor:
 
 
 def effective_rank(vectors: Tensor) -> Tensor:
-    """Return exp(entropy) of the normalised singular values of the centred vectors [N, d].
+    """Return how many directions the centred vectors [N, d] use: at most min(N - 1, d), 0 for one point.
 
-    It is between 1 and min(N - 1, d), and 0 for a single point.
+    It is exp of the entropy of their normalised singular values (Roy and Vetterli 2007).
     """
     x = vectors.double() - vectors.double().mean(0)
     small = x @ x.T if len(x) <= x.shape[1] else x.T @ x
@@ -107,10 +94,8 @@ LEARNED = 20
 class Check:
     """A condition on the figures of rows of metrics, and the warning that it gives.
 
-    figures: names in a row, flattened; the check is of rows that have them all.
-    holds: whether the condition holds for these values, in this order.
-    message: {0}, {1} ... are the values.
-    rows: number of consecutive rows that must meet the condition.
+    figures: names in a row, flattened; the check is of rows that have them all. holds: of their values, in
+    this order. message: {0}, {1} ... are the values. rows: how many in succession must meet the condition.
     """
 
     figures: tuple[str, ...]
@@ -202,9 +187,8 @@ class Monitor:
         """
         Args:
             explosion: a gradient norm this many times the running median (of 100 steps) is an alarm.
-            advice: what to change after one.
+            advice, quiet: what to change after one, and the steps between two.
             terms: the sections of the objectives in use, whose settings alarms name.
-            quiet: steps between two alarms of an exploding gradient.
             state: what `memory` returned at the checkpoint that the run resumes from.
         """
         self.explosion, self.advice, self.terms, self.quiet = explosion, advice, terms, quiet
@@ -228,13 +212,11 @@ class Monitor:
     def measure(
         self, views: Tensor, lengths: Tensor, negatives: float | None, spectrum: bool = True
     ) -> dict[str, Tensor | float]:
-        """Return the measures that the module lists: scalars on the vectors' device, which are not read.
+        """Return the measures, scalars on the vectors' device, which are not read.
 
-        Args:
-            views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
-            lengths: int64[N], tokens of the original sequences; on the CPU.
-            negatives: how many an anchor is contrasted with, in the mean; None: the objective has none.
-            spectrum: whether to compute effective_rank, which decomposes a matrix.
+        views: float[2, N, d], the global batch's vectors, of any norm. lengths: int64[N], tokens of the
+        originals; on the CPU. negatives: candidates that an anchor is contrasted with, in the mean, without
+        absent ones and texts of its meaning. spectrum: whether with effective_rank.
         """
         count = views.shape[1]
         # Evenly spaced rows: every rank's and lane's share is in the sample.
@@ -261,10 +243,8 @@ class Monitor:
     ) -> list[str]:
         """Return the alarms of the rows up to this one: each names what was seen, since when, what to try.
 
-        Args:
-            losses: name -> mean loss of the row; "contrastive" is compared with chance.
-            metrics: the row's means of what `measure` returned (may lack any), and its shares.
-            risen: whether all losses have their full weight: else nothing is said of shares.
+        losses: name -> mean loss of the row; "contrastive" is compared with chance. metrics: the row's means
+        of `measure`, and its shares, of which nothing is said until all losses have `risen`.
         """
         figures, alarms, self.dead_loss = dict(flatten(metrics)), [], False
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:

@@ -44,13 +44,7 @@ class Telemetry:
         stream: TextIO | None = None,
         tracking: Tracking | None = None,
     ) -> None:
-        """
-        Args:
-            run_folder: metrics.jsonl, tensorboard/ and trackers/ go there.
-            start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
-            start_place: in metrics.jsonl, as the checkpoint records it.
-            throughput: computes the rates; None: one that reports no MFU.
-        """
+        """start_step, start_place: of the checkpoint resumed from; metrics.jsonl is cut there."""
         self.run_folder, self.total_steps = Path(run_folder), total_steps
         self.throughput = throughput or Throughput()
         self._active = rank == 0
@@ -99,13 +93,7 @@ class Telemetry:
     # -- the loop's calls --------------------------------------------------
 
     def advance(self, step: int, tokens: int, sequences: int = 0, ended: float | None = None) -> None:
-        """Count a step.
-
-        Args:
-            step: steps done.
-            tokens, sequences: what the step trained on, over all ranks.
-            ended: when it ended, by `time.monotonic`; None: now (`Throughput.add`).
-        """
+        """Count a step of so many tokens and sequences over all ranks (`Throughput.add`)."""
         self._step = step
         if self._active:
             self.throughput.add(step, tokens, sequences, ended)
@@ -147,9 +135,6 @@ class Telemetry:
         """Make all records so far durable; return the place in metrics.jsonl, for a checkpoint.
 
         The checkpoint continues behind them, also after a power cut. On rank 0 alone.
-
-        Raises:
-            UserError: they cannot be written.
         """
         for file in self._files():
             try:
@@ -207,9 +192,8 @@ class Telemetry:
     def _warn_of(self, error: OSError) -> None:
         """Print once, until records can be written again, that they cannot; not that the folder has gone."""
         if not (self._refused or isinstance(error, FolderMoved)):
-            self._print(
-                f"WARNING: records can't be written ({error}): they wait in memory until the next checkpoint"
-            )
+            waiting = "they wait in memory until the next checkpoint"
+            self._print(f"WARNING: records can't be written ({error}): {waiting}")
         self._refused = True
 
     def _end_warning(self) -> None:
@@ -222,10 +206,7 @@ class Board:
     """Metrics as TensorBoard reads them, in an event file of one start of a run, and never half a record.
 
     The library's own writer has a thread that ends, with a traceback, at the first error of the disk, and
-    takes with it what it had not written.
-
-    Args:
-        purge: TensorBoard hides what earlier files have of this step and later ones; it would draw both.
+    takes with it what it had not written. purge: the step from which earlier files' records are hidden.
     """
 
     def __init__(self, folder: Path, purge: int) -> None:

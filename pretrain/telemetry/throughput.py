@@ -8,6 +8,7 @@ The peak is measured, not taken from a data sheet: a matrix product in the run's
 own device.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,11 +25,8 @@ BACKWARD_COST = 2.0
 class ModelFlops:
     """FLOPs of one forward pass, by what they grow with.
 
-    Attributes:
-        per_token: of the encoder's linear layers, for each token.
-        attention: (FLOPs per query-key pair, window or None) of each layer; a window bounds the keys that a
-            token sees.
-        per_masked_token: of the masked-language head, for each predicted token.
+    per_token: of the encoder's linear layers. attention: (FLOPs per query-key pair, window or None) of each
+    layer; a window bounds the keys that a token sees. per_masked_token: of the masked-language head.
     """
 
     per_token: float
@@ -72,10 +70,7 @@ def model_flops(lm: nn.Module) -> ModelFlops:
 def model_flops_per_token(lm: nn.Module, lengths: Sequence[int], masked_rate: float = 0.0) -> float:
     """Return the training FLOPs (forward and backward) per token, the mean over sequences of these lengths.
 
-    Args:
-        lm: a Hugging Face masked language model.
-        lengths: in tokens, of each sequence of a sample.
-        masked_rate: share of the tokens on which the masked-language head runs.
+    masked_rate: share of the tokens on which the masked-language head runs.
     """
     tokens = sum(lengths)
     return (1 + BACKWARD_COST) * model_flops(lm).forward(lengths, masked_rate * tokens) / tokens
@@ -85,11 +80,8 @@ def model_flops_per_token(lm: nn.Module, lengths: Sequence[int], masked_rate: fl
 class FlopsMeter:
     """Turn a rate of tokens into utilisation.
 
-    Attributes:
-        per_token: training FLOPs per token (`model_flops_per_token`).
-        peak: FLOP/s of all devices of the run together.
-        repeated_per_token: FLOPs per token that the method adds (a forward pass without gradients over the
-            views, averaged over all tokens).
+    per_token: training FLOPs. peak: FLOP/s of all devices of the run together. repeated_per_token: FLOPs that
+    the method adds (a forward pass without gradients over the views, averaged over all tokens).
     """
 
     per_token: float
@@ -111,12 +103,7 @@ class Throughput:
         work: Callable[[int], float] = float,
         flops: FlopsMeter | None = None,
     ) -> None:
-        """
-        Args:
-            window: steps by whose time the time left is computed.
-            work: of all steps before one, in any unit; steps need not be equal.
-            flops: for MFU; None: it is not reported.
-        """
+        """window: steps that tell the time left. work: of all steps before one, in any unit."""
         self.clock, self._work, self._flops = clock, work, flops
         self._tokens = self._sequences = 0
         self._seconds = 0.0
@@ -136,9 +123,7 @@ class Throughput:
     def add(self, step: int, tokens: int, sequences: int = 0, ended: float | None = None) -> None:
         """Count a step: its time is that since the end of the step before, or since the pause after it.
 
-        Args:
-            ended: when it ended, by the clock; None: now. A step whose numbers are read during the next one
-                has ended before.
+        ended: by the clock; None: now. A step whose numbers are read during the next one has ended before.
         """
         now = self.clock() if ended is None else ended
         self._tokens += tokens
@@ -147,15 +132,10 @@ class Throughput:
         self._mark = max(now, self._mark)
         self._wall.append((step, now))
 
-    def rates(self) -> tuple[float, float]:
-        """Return tokens and sequences per second since the last `reset`; 0 before the first step."""
-        if self._seconds <= 0:
-            return 0.0, 0.0
-        return self._tokens / self._seconds, self._sequences / self._seconds
-
     def figures(self, total_steps: int) -> dict[str, float]:
         """Return what a row of metrics says: rates, utilisation, and the seconds until `total_steps`."""
-        tokens, sequences = self.rates()
+        seconds = self._seconds or math.inf  # before the first step rates are 0
+        tokens, sequences = self._tokens / seconds, self._sequences / seconds
         figures = {"tokens_per_second": tokens}
         if sequences:
             figures["sequences_per_second"] = sequences

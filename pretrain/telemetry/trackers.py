@@ -39,11 +39,7 @@ _MLFLOW_PARAMETERS = 100  # that it takes in one call
 
 @dataclass(frozen=True)
 class Tracking:
-    """What is asked of trackers.
-
-    names: of `TRACKERS`, and tensorboard. run_name: what they call the run; "": as its folder. settings: the
-    recipe that they show, dotted key -> value.
-    """
+    """What is asked of trackers. settings: the recipe that they show, dotted key -> value."""
 
     names: Sequence[str] = ("tensorboard",)
     run_name: str = ""
@@ -69,10 +65,7 @@ class Tracker(ABC):
         """Begin a tracked run, or continue the one that an earlier start of the same run began."""
 
     def identity(self, new: Callable[[], str]) -> tuple[str, bool]:
-        """Return by what the tracker knows this run, and whether it does since an earlier start.
-
-        new: makes an identity, which is written down.
-        """
+        """Return by what the tracker knows this run, made by `new` or by an earlier start, and which."""
         path = self.place / f"{type(self).__name__.lower()}.id"
         if self._continued and path.is_file():
             return path.read_text().strip(), True
@@ -174,10 +167,7 @@ class Mlflow(Tracker):
             self._client.set_terminated(self.run)
 
 
-TRACKERS: dict[str, Callable[[Tracking, Path, bool], Tracker]] = {
-    "wandb": Wandb,
-    "mlflow": Mlflow,
-}
+TRACKERS: dict[str, Callable[[Tracking, Path, bool], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow}
 """Name, which is the package's, too -> tracker. Its library is imported when it opens."""
 
 
@@ -241,11 +231,7 @@ class Trackers:
     def __init__(
         self, tracking: Tracking, run_folder: Path, continued: bool, say: Callable[[str], None]
     ) -> None:
-        """
-        Args:
-            continued: as `Tracker` takes it.
-            say: prints a warning; called in the thread that calls these methods.
-        """
+        """continued: as `Tracker` takes it. say: prints a warning, in the thread that calls these methods."""
         self._made, self._say = (tracking, run_folder, continued), say
         self._names = [name for name in tracking.names if name in TRACKERS]
         self._feeds: list[Feed] = []
@@ -254,9 +240,8 @@ class Trackers:
         """Start all trackers, with the rows that metrics.jsonl, already cut back, has now."""
         count = sum(1 for _ in read_metrics(metrics)) if self._names else 0
         for name in self._names:
-            self._feeds.append(
-                Feed(name, TRACKERS[name](*self._made), itertools.islice(read_metrics(metrics), count))
-            )
+            earlier = itertools.islice(read_metrics(metrics), count)
+            self._feeds.append(Feed(name, TRACKERS[name](*self._made), earlier))
             self._feeds[-1].start()
 
     def write(self, row: dict[str, Any]) -> None:

@@ -52,11 +52,7 @@ class Watchdog:
     """
 
     def __init__(self, run_folder: Path, deadline: float | None) -> None:
-        """
-        Args:
-            deadline: seconds of a step; 0: no deadline; None: `TIMES` the longest recent step, at least
-                `FLOOR`.
-        """
+        """deadline: seconds of a step; 0: none; None: `TIMES` the longest recent step, at least `FLOOR`."""
         self.run_folder, self.deadline = run_folder, deadline
         self.between = max(1.0, dist.get_world_size() / RANKS_A_SECOND)
         self._ending: Ending | None = None
@@ -173,9 +169,8 @@ class Watchdog:
     def _end(self) -> None:
         status = call_with_timeout(self._report, REPORT, None)
         if status is None:
-            call_with_timeout(
-                lambda: print(f"\nerror: {self._overdue()}", file=sys.stderr, flush=True), 2.0, None
-            )
+            said = f"\nerror: {self._overdue()}"
+            call_with_timeout(lambda: print(said, file=sys.stderr, flush=True), 2.0, None)
         # the kernel ends loader workers, and ranks that a plain command has started, with this process
         os._exit(EXIT_REQUEUE if status is None else status)
 

@@ -50,11 +50,7 @@ class Ending:
     """Says, once for all ranks, how this start of a run ended."""
 
     def __init__(self, run_folder: Path, rank: int, ranks: int, start_step: int, between: float) -> None:
-        """
-        Args:
-            start_step: of the checkpoint that this start resumed from; 0: of none.
-            between: seconds between two heartbeats.
-        """
+        """start_step: of the checkpoint resumed from, or 0. between: seconds between two heartbeats."""
         self.run_folder, self.folder = run_folder, run_folder / FOLDER
         self.rank, self.ranks, self.start_step, self.between = rank, ranks, start_step, between
 
@@ -121,9 +117,8 @@ class Ending:
     def end(self, what: str, status: int, printed: bool = False, complete: bool = False) -> int:
         """Print the last message and publish it; return the exit status.
 
-        Args:
-            status: EXIT_REQUEUE asks for another start, and becomes 1 if this one has made no progress.
-            printed: what happened has been printed. complete: `what` says what is safe and what to type.
+        status: EXIT_REQUEUE asks for another start, and becomes 1 if this one has made no progress. printed:
+        what happened has been printed. complete: `what` says what is safe and what to type.
         """
         unknown: list[Path] | None = None
         checkpoints = call_with_timeout(lambda: candidates(self.run_folder / "checkpoints"), 10.0, unknown)
@@ -152,10 +147,8 @@ class Ending:
         elif status != EXIT_REQUEUE:
             then = f"deal with the reason above, then {again}"
         elif checkpoints is None or (checkpoints and step_of(checkpoints[0]) > self.start_step):
-            then = (
-                f"this may pass (exit status {status}). slurm/pretrain_clear.sh starts the job again by "
-                f"itself; otherwise {again}"
-            )
+            itself = "slurm/pretrain_clear.sh starts the job again by itself"
+            then = f"this may pass (exit status {status}). {itself}; otherwise {again}"
         else:
             status = 1
             then = (

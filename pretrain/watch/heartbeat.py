@@ -92,12 +92,8 @@ def read_all(folder: Path) -> dict[int, Heartbeat]:
 def who_is_behind(before: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat], ranks: int) -> str:
     """Say which rank keeps the others waiting, and in what it is.
 
-    Ranks that did not beat between the two looks come first, then those of the lowest step, then those that
-    wait for data while others do not.
-
-    Args:
-        before, now: heartbeats at two looks, further apart than two beats.
-        ranks: of the run.
+    Ranks that did not beat between the two looks, further apart than two beats, come first, then those of the
+    lowest step, then those that wait for data while others do not.
     """
     silent = silent_ranks(before, now, ranks)
     if silent:

@@ -36,15 +36,10 @@ MARKS = "<!-- records -->", "<!-- end of records -->"
 
 
 def enter(folder: Path, board: Path) -> Path:
-    """Write the record of what `start` left in a folder, and the table; return the record's folder.
-
-    Raises:
-        UserError: it breaks a rule, or does not beat the standing record of its track.
-    """
+    """Write the record of what `start` left in a folder, and the table; return the record's folder."""
     if not (folder / ABOUT).is_file():
-        raise UserError(
-            f"{folder} holds nothing that `clearly record start` has made, so no clock was running"
-        )
+        what = "nothing that `clearly record start` has made, so no clock was running"
+        raise UserError(f"{folder} holds {what}")
     about, (code, commit) = read_json(folder / ABOUT), code_here()
     about["commit"] = about["commit"] or (commit if code == about["code"] else "")
     found = [path for path in folder.glob("seed-*/") if re.fullmatch(r"seed-\d+", path.name)]

@@ -61,11 +61,7 @@ def _file_of(report: Path, name: str, model: Path) -> tuple[Path, str]:
 
 
 def read_scores(report: Path, model: Path) -> dict[str, float]:
-    """Return leg -> score x 100 of a model, of a report's files.
-
-    Raises:
-        UserError: a file or a figure is not there.
-    """
+    """Return leg -> score x 100 of a model, of a report's files."""
     try:
         sts, transfer, retrieval = (
             {figure: read(_file_of(report, name, model)[0]).tasks[figure].value for figure in figures}
@@ -78,9 +74,8 @@ def read_scores(report: Path, model: Path) -> dict[str, float]:
             DEV: sts["STS-B-dev"],
         }
     except KeyError as error:
-        raise UserError(
-            f"{report} lacks {error.args[0]}: `clearly benchmarks check` says which data are not there"
-        ) from None
+        mend = "`clearly benchmarks check` says which data are not there"
+        raise UserError(f"{report} lacks {error.args[0]}: {mend}") from None
 
 
 def summary_of(values: Sequence[float]) -> dict[str, float]:

@@ -64,11 +64,7 @@ def words_of(seed: int, data: Path, folder: Path) -> dict[str, str]:
 
 
 def use_machine(track: Track) -> dict[str, Any]:
-    """Keep this process and its children to what a track may use; return what that is.
-
-    Raises:
-        UserError: the track needs a GPU, and there is none.
-    """
+    """Keep this process and its children to what a track may use; return what that is."""
     if not track.gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         os.sched_setaffinity(0, physical_cores()[:CORES])
@@ -114,19 +110,14 @@ def outside_help(config: Config, manifest: Mapping[str, Any]) -> Iterator[str]:
         DataConfig(**{**keys, "sources": ["embedded"]}).model_dump()
         for keys in (prepared, config.data.prepare.model_dump())
     )
-    yield from (
-        f"the data was prepared with {key} {old[key]}, and the recipe says {new[key]}"
-        for key in old
-        if old[key] != new[key]
-    )
+    for key in (key for key in old if old[key] != new[key]):
+        yield f"the data was prepared with {key} {old[key]}, and the recipe says {new[key]}"
 
 
 def corpus_of(sources: list[Source], data: Path, before: Sequence[Source] = ()) -> dict[str, str]:
-    """Return the names of the texts in `sources`, in order, and their sha256.
+    """Return the names of the texts in `sources`, in order, and their sha256; they must be the board's.
 
     before: what the data was prepared from, if `sources` are the same files in another folder.
-    Raises: UserError for a text that is not there, is none of the board's, or has settings of its own; and
-        where `before` has other names, or other bytes as far as it is still there.
     """
     from finetune.judge.heldout import contents_of
 
@@ -158,19 +149,14 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 def code_here() -> tuple[str, str]:
     """Return the sha256 of the project's sources, and the commit that holds them; "": none does."""
-    digest = hashlib.sha256()
-    for path in sorted(
-        path for folder in ("augment", "finetune", "pretrain") for path in (ROOT / folder).rglob("*.*")
-    ):
+    digest, folders = hashlib.sha256(), ("augment", "finetune", "pretrain")
+    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.*")):
         if path.suffix in (".py", ".cpp", ".h", ".tsv", ".txt"):
             digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     if not (ROOT / ".git").exists() or not shutil.which("git"):
         return digest.hexdigest(), ""
     changed, commit = (
         subprocess.run(["git", "--no-optional-locks", "-C", ROOT, *words], capture_output=True, text=True)
-        for words in (
-            ("status", "--porcelain", "--", "augment", "finetune", "pretrain"),
-            ("rev-parse", "HEAD"),
-        )
+        for words in (("status", "--porcelain", "--", *folders), ("rev-parse", "HEAD"))
     )
     return digest.hexdigest(), "" if changed.stdout or commit.returncode else commit.stdout.strip()

@@ -13,29 +13,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pretrain.api import prepare
+from pretrain.commands.record import tracks
 from pretrain.commands.record.scores import evaluate, make_retrieval
-from pretrain.commands.record.tracks import (
-    CORES,
-    TRACKS,
-    Track,
-    code_here,
-    corpus_of,
-    digest_of,
-    outside_help,
-    settings_of,
-    use_machine,
-    words_of,
-)
+from pretrain.commands.record.tracks import CORES, TRACKS, Track, code_here, corpus_of, settings_of, words_of
+from pretrain.common import files
 from pretrain.common.errors import UserError
-from pretrain.common.files import (
-    copy_tree,
-    discard,
-    make_folder,
-    replace,
-    replace_durably,
-    sha256_of,
-    to_json,
-)
 from pretrain.common.processes import failure_line, no_rank, run_to_end, start_logged, wait_for_end
 from pretrain.common.shutdown import STOP_FILE
 from pretrain.config.data import data_config
@@ -63,9 +45,6 @@ def begin(
     """Check the rules before anything is trained, prepare the data if it is not there, and note all of it.
 
     The text of data that are there need not be where seeds are trained alone, but where they are scored.
-
-    Raises:
-        UserError: a rule is broken, or `out` was begun with something else.
     """
     config, path = settings_of(recipe, 0, data, out), out / ABOUT
     before, gpu, content = read_json(path), TRACKS[track].gpu, recipe.read_bytes()
@@ -75,7 +54,7 @@ def begin(
         content = as_yaml(read_yaml(recipe)).encode()
     trained = all((out / f"seed-{seed}.json").is_file() for seed in seeds)
     # what is trained may be scored on another machine
-    machine = before["machine"] if before and trained else use_machine(TRACKS[track])
+    machine = before["machine"] if before and trained else tracks.use_machine(TRACKS[track])
     if not (data / MANIFEST).is_file():
         if not text:
             raise UserError(f"{data} holds no prepared data: name the corpus by --text, to prepare it there")
@@ -85,7 +64,7 @@ def begin(
         corpus_of(data_config(settings).sources, data)
         prepare(out=data, workers=None if gpu else CORES, **settings)
     manifest = read_manifest(data)
-    if broken := list(outside_help(config, manifest)):
+    if broken := list(tracks.outside_help(config, manifest)):
         raise UserError(f"{recipe} breaks a rule of the board: {'; '.join(broken)}")
     made = manifest["run"]
     if not gpu and made["workers"] > CORES:
@@ -97,16 +76,16 @@ def begin(
         "track": track,
         "recipe": hashlib.sha256(content).hexdigest(),
         "text": corpus_of(named, data, own if text else ()) if text or score else before.get("text", {}),
-        "data": digest_of(manifest),
+        "data": tracks.digest_of(manifest),
         "derive": _flags_of(derive, TRACKS[track]),
         "code": code,
         "machine": machine,
     }
     if differing := [key for key in about if before.get(key) and before[key] != about[key]]:
         raise UserError(f"{out} was begun with another {' and '.join(differing)}: choose another --out")
-    replace_durably(out / RECIPE, content)
+    files.replace_durably(out / RECIPE, content)
     about |= {"commit": commit, "preparation": made["seconds"], "workers": made["workers"]}
-    replace_durably(path, to_json(about | before | {"text": about["text"]}))
+    files.replace_durably(path, files.to_json(about | before | {"text": about["text"]}))
 
 
 def _flags_of(derive: str, track: Track) -> str:
@@ -134,14 +113,14 @@ def do_seeds(track: Track, seeds: Sequence[int], data: Path, eval_data: Path, ou
         run, kept = out / f"seed-{seed}", out / f"seed-{seed}.json"
         what, model, found = f"[{number}/{len(seeds)}] seed {seed}", model_of(derive, run), read_json(kept)
         if not found:
-            discard(run)  # a run that was interrupted has no clock: it begins anew
+            files.discard(run)  # a run that was interrupted has no clock: it begins anew
             print(f"{what}: at most {format_seconds(track.seconds)}", flush=True)
             seconds = _train(track, derive, seed, data, eval_data, run)
             found = {"seconds": round(seconds, 1), "weights": weights_digest(model)}
-            replace_durably(kept, to_json(found))
+            files.replace_durably(kept, files.to_json(found))
         if score and "scores" not in found:
             found["scores"] = evaluate(model, out / SCORES / run.name, eval_data, out / "retrieval")
-            replace_durably(kept, to_json(found))
+            files.replace_durably(kept, files.to_json(found))
         scores = "".join(f", {leg} {score:.2f}" for leg, score in found.get("scores", {}).items())
         print(f"{what}: {found['seconds']:.0f} s{scores}", flush=True)
 
@@ -161,7 +140,7 @@ def weights_digest(folder: Path) -> str:
     """Return the sha256 of the weights in a folder: of the encoder, and of each module behind it."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.safetensors")):
-        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of(path)}\n".encode())
+        digest.update(f"{path.relative_to(folder).as_posix()} {files.sha256_of(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -170,7 +149,7 @@ def _train(track: Track, derive: str, seed: int, data: Path, eval_data: Path, ru
 
     Returns: the seconds from the start of the process until what is entered was written.
     """
-    make_folder(run)
+    files.make_folder(run)
     words = {"config": str(run.parent / RECIPE), **words_of(seed, data, run), "evaluate.sts": str(eval_data)}
     command = [sys.executable, "-m", "pretrain.main", *(f"--{key}={value}" for key, value in words.items())]
     best, in_time, log = run / "best", run / ".best-in-time", run / "log.txt"
@@ -186,19 +165,19 @@ def _train(track: Track, derive: str, seed: int, data: Path, eval_data: Path, ru
             if passed <= track.seconds:
                 with contextlib.suppress(OSError):  # none yet, or being replaced: the next look has it
                     if (now := best.stat().st_mtime_ns) != stamp:
-                        copy_tree(best, in_time)
+                        files.copy_tree(best, in_time)
                         stamp = now
             elif not stopped:
                 stopped = True
-                replace(run / STOP_FILE, b"")
+                files.replace(run / STOP_FILE, b"")
 
         # seldom: the run has the same cores
         code = wait_for_end(start_logged(command, log, no_rank()), look, every=1.0)
     if code or not (best / WEIGHTS).is_file():
         raise UserError(f"seed {seed} gave no best/ ({failure_line(log)}); the whole log: {log}")
     if _written(best) - began > track.seconds and in_time.is_dir() and not changed_files(in_time):
-        copy_tree(in_time, best)  # an evaluation has passed the limit, and found a better one
-    discard(in_time)
+        files.copy_tree(in_time, best)  # an evaluation has passed the limit, and found a better one
+    files.discard(in_time)
     if derive:
         make_derived(derive, best, data, model_of(derive, run))
     if (seconds := _written(model_of(derive, run)) - began) > track.seconds:

@@ -58,12 +58,7 @@ class Retrieval:
 
 
 def page_of(run: Path, sentences: int, queries: list[str]) -> str:
-    """Return the page of a run as HTML.
-
-    Args:
-        sentences: how many training sentences are searched.
-        queries: what to look for; none: held-out sentences.
-    """
+    """Return the page of a run as HTML: search of so many sentences, for queries or held-out sentences."""
     config = load_config(run / "config.yaml", {})
     tokenizer = load_tokenizer(config.data_folder / "tokenizer")
     models = models_of(run, config, tokenizer)
@@ -101,10 +96,8 @@ def facts(run: Path, config: Config) -> list[tuple[str, str]]:
         ("objective", f"{config.objective.name}, batches of {config.train.global_batch:,}"),
     ]
     if (summary := read_summary(run)) is not None:
-        steps, tokens, seconds = (summary[key] for key in ("steps", "tokens", "seconds"))
-        rows.append(
-            ("trained", f"{steps:,} steps, {format_count(tokens)} tokens in {format_seconds(seconds)}")
-        )
+        steps, seconds = f"{summary['steps']:,} steps", format_seconds(summary["seconds"])
+        rows.append(("trained", f"{steps}, {format_count(summary['tokens'])} tokens in {seconds}"))
     return rows
 
 
@@ -160,21 +153,15 @@ def models_of(run: Path, config: Config, tokenizer: Any) -> dict[str, EmbeddingM
 def search(
     models: dict[str, EmbeddingModel], config: Config, tokenizer: Any, count: int, queries: list[str]
 ) -> tuple[int, dict[str, dict[str, list[Hit]]]]:
-    """Return how many different sentences are searched, and query -> model -> what it finds.
-
-    count: training sentences that are read.
-    """
+    """Return how many different sentences of `count` are searched, and query -> model -> what it finds."""
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
     asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
     hits_by_model = {
         name: nearest(model.encode_document(corpus), corpus, model.encode_query(asked), FOUND)
         for name, model in models.items()
     }
-    found = {
-        query: {name: hits[number] for name, hits in hits_by_model.items()}
-        for number, query in enumerate(asked)
-    }
-    return len(corpus), found
+    by_query = zip(*hits_by_model.values())
+    return len(corpus), {query: dict(zip(models, hits)) for query, hits in zip(asked, by_query)}
 
 
 def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
@@ -242,9 +229,8 @@ def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterat
             if count == 0:
                 return
             count -= 1
-            yield tokenizer.decode(
-                sequences[row].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=is_wordpiece
-            )
+            how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": is_wordpiece}
+            yield tokenizer.decode(sequences[row].tolist(), **how)
 
 
 def choose_queries(heldout: list[str]) -> list[str]:

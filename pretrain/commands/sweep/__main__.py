@@ -26,14 +26,7 @@ from pydantic import BaseModel, Field
 from augment.core.own_code import allowed, words_allow_nothing
 from pretrain.commands.sweep.evaluations import LIGHT, evaluate, models_of
 from pretrain.commands.sweep.file import Sweep, expand, read_sweep, sweep_of
-from pretrain.commands.sweep.runs import (
-    StopRequested,
-    SweepPlan,
-    SweepRun,
-    Trainer,
-    run_of,
-    slug,
-)
+from pretrain.commands.sweep.runs import StopRequested, SweepPlan, SweepRun, Trainer, run_of, slug
 from pretrain.commands.sweep.table import collect, write
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
@@ -54,14 +47,9 @@ class SweepFlags(BaseModel):
     config: str = Field("", description="a recipe in place of a sweep file")
     seed_list: cli.Names = Field((), description="seeds by commas, in place of the file's")
     out: Path = Field(Path("runs/sweeps"), description="folder for runs and tables")
-    rows: str = Field(
-        "", description="only rows whose names hold one of these words, by commas; or the whole name of one"
-    )
+    rows: str = Field("", description="only rows whose names hold one of these words, by commas, or are one")
     recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
-    evaluations: cli.Names = Field(
-        (),
-        description="which evaluations to run beside sts and geometry, by commas, or all",
-    )
+    evaluations: cli.Names = Field((), description="those to run beside sts and geometry, by commas, or all")
     launch: str = Field(
         "",
         description="what starts pretrain/main.py: 'deepspeed --num_gpus 8', 'torchrun --standalone "

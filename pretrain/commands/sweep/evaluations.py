@@ -46,11 +46,9 @@ class EvaluatedModel:
 
     def results(self, evaluation: str) -> Path:
         """Return the file of an evaluation's figures (fine-tuning names it by the model's own pooling)."""
-        if evaluation.split("-")[0] in FINE_TUNED and (
-            there := sorted(self.folder.glob(f"{evaluation}-*.json"))
-        ):
-            return there[0]
-        return self.folder / f"{evaluation}-{self.pooling}.json"
+        pooling = "*" if evaluation.split("-")[0] in FINE_TUNED else self.pooling
+        there = sorted(self.folder.glob(f"{evaluation}-{pooling}.json"))
+        return there[0] if there else self.folder / f"{evaluation}-{self.pooling}.json"
 
     @property
     def start(self) -> "EvaluatedModel | None":
@@ -111,14 +109,9 @@ def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
 def evaluate(
     models: list[EvaluatedModel], evaluations: dict[str, str], trainer: Trainer, jobs: int = 1
 ) -> None:
-    """Run the evaluations (name -> flags) that have no result yet, `jobs` at a time; report failures.
-
-    A request to stop ends those that run: they write their figures at their end, and the vectors that they
-    have kept are not computed again.
-    """
-    wanted = {
-        model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
-    }
+    """Run the evaluations (name -> flags) that have no result yet, `jobs` at a time; report failures."""
+    pairs = [(model, evaluation) for model in models for evaluation in evaluations]
+    wanted = {model.results(evaluation): (model, evaluation) for model, evaluation in pairs}
     todo = [pair for results, pair in wanted.items() if not results.is_file()]
 
     def run(number: int, pair: tuple[EvaluatedModel, str]) -> None:

@@ -183,11 +183,9 @@ def sweep_of(recipe: Path) -> Sweep:
 def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "") -> list[Entry]:
     """Return the rows, times the grid.
 
-    Args:
-        folder: what recipes' paths are relative to; those not there are names of ours.
-        given: overrides of the command line, which win over the file's; a relative value ({times: 2})
-            multiplies them.
-        size: of the recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
+    folder: what recipes' paths are relative to; those not there are names of ours. given: overrides of the
+    command line, which win over the file's; a relative value ({times: 2}) multiplies them. size: of the
+    recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
@@ -229,9 +227,8 @@ def _overrides(recipe: Path, common: dict[str, Any], own: dict[str, Any], flags:
     overrides = {key: text_of(value) for key, value in plain.items()} | flags
     for key, factor in (common | own).items():
         if _is_factor(factor):
-            base: Any = load_config(
-                recipe, {k: v for k, v in overrides.items() if not k.startswith("augment.")}
-            )
+            others = {name: text for name, text in overrides.items() if not name.startswith("augment.")}
+            base: Any = load_config(recipe, others)
             for part in key.split("."):
                 base = getattr(base, part)
             overrides[key] = text_of(type(base)(base * factor["times"]))
@@ -249,8 +246,7 @@ def _recipe(folder: Path, named: Path, size: str) -> Path:
     path = folder / named
     if not path.is_file() and not (path := find_recipe(named)).is_file():
         path = folder / named
-        there = ", ".join(
-            sorted(other.name for other in path.parent.glob(f"{path.stem.split('_')[0]}_*.yaml"))
-        )
-        raise UserError(f"there is no recipe {path}" + (f"; there are {there}" if there else ""))
+        there = sorted(other.name for other in path.parent.glob(f"{path.stem.split('_')[0]}_*.yaml"))
+        hint = f"; there are {', '.join(there)}" if there else ""
+        raise UserError(f"there is no recipe {path}{hint}")
     return path.resolve()

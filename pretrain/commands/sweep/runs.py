@@ -55,12 +55,8 @@ class SweepRun:
     @property
     def steps_done(self) -> int:
         """Steps up to the newest checkpoint."""
-        steps = [
-            int(path.name[5:])
-            for path in (self.folder / "checkpoints").glob("step-*")
-            if path.name[5:].isdecimal()
-        ]
-        return max(steps, default=0)
+        steps = (path.name[5:] for path in (self.folder / "checkpoints").glob("step-*"))
+        return max((int(step) for step in steps if step.isdecimal()), default=0)
 
     @property
     def state(self) -> Literal["done", "begun", "to do"]:
@@ -89,18 +85,13 @@ class SweepRun:
         return next((score for score in reversed(scores) if score is not None), None)
 
     def words(self, **more: str) -> list[str]:
-        """Return the flags of pretrain/main.py for this run.
+        """Return the flags of pretrain/main.py for this run, and more of them.
 
         Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for
         `--run-path`.
-
-        Args:
-            more: further flags, with `__` for dots.
         """
         flags = {"config": str(self.entry.recipe), **self.entry.overrides, "train.seed": str(self.seed)}
-        flags["folder"] = str(self.folder)
-        flags |= {key.replace("__", "."): value for key, value in more.items()}
-        return [f"--{key}={value}" for key, value in flags.items()]
+        return [f"--{key}={value}" for key, value in (flags | {"folder": str(self.folder)} | more).items()]
 
 
 def identity(config: Config) -> str:
@@ -121,9 +112,8 @@ def identity(config: Config) -> str:
             section[key] = str(Path(section[key]).resolve())
     # a dropout that is given replaces the checkpoint's, even if it is the default
     if config.model.init is not None:
-        tree["model"] |= {
-            key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set
-        }
+        given = [key for key in DROPOUTS if key in config.model.model_fields_set]
+        tree["model"] |= {key: getattr(config.model, key) for key in given}
     for key in ("name", "folder", "track", "checkpoint"):
         tree.pop(key, None)
     tree = {key: value for key, value in tree.items() if value != {}}
@@ -172,12 +162,8 @@ class StopRequested(Exception):
 class Trainer:
     """Train runs, each in a process of its own. A signal to this process makes them save.
 
-    A run in a single Python process receives the same signal. A launcher would end its ranks, or die while
-    they run on, so its run is stopped by the stop file.
-
-    Args:
-        launch: words before pretrain/main.py, as `deepspeed --num_gpus 8`; none: this Python.
-        environment: of the processes.
+    A run in a single Python process receives the same signal. A launcher (`launch`: words before
+    pretrain/main.py) would end its ranks, or die while they run on, so its run is stopped by the stop file.
     """
 
     def __init__(self, launch: list[str], environment: dict[str, str], print_line: Callable[[str], None]):
@@ -187,11 +173,7 @@ class Trainer:
         self.failures: dict[str, str] = {}
 
     def train(self, run: SweepRun, heading: str) -> bool:
-        """Train a run to its end, from its newest checkpoint; return whether it is done.
-
-        Raises:
-            StopRequested: a stop was requested; the run has saved.
-        """
+        """Train a run to its end, from its newest checkpoint; return whether it is done."""
         self.check_for_stop()
         make_folder(run.folder)
         try:
@@ -203,7 +185,7 @@ class Trainer:
                 begun = f", from step {run.steps_done:,}" if run.steps_done else ""
                 steps = f"{run.config.train.steps:,} steps{begun}"
                 self.print_line(f"{heading}{run.name}, {steps}; {run.folder}/log.txt")
-                words = [*self.launch, str(MAIN), *run.words(checkpoint__resume="auto")]
+                words = [*self.launch, str(MAIN), *run.words(**{"checkpoint.resume": "auto"})]
                 code = self._process(words, run.folder)
         except FolderTakenError as taken:
             self.print_line(f"{heading}{run.name}: another process trains it. {taken}")
@@ -240,9 +222,8 @@ class Trainer:
                 if self.by_file:
                     replace(folder / shutdown.STOP_FILE, b"")
                 else:
-                    child.send_signal(
-                        next(number for number, what in shutdown.SIGNALS.items() if what == request)
-                    )
+                    signals = {what: number for number, what in shutdown.SIGNALS.items()}
+                    child.send_signal(signals[request])
 
         code = wait_for_end(child, pass_on_request)
         if stopping and self.by_file:

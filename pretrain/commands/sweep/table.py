@@ -157,10 +157,7 @@ def _difference(
 ) -> dict[str, Any]:
     models = [rows[row["name"]] for row in pair]
     # seed -> number of the run; empty where the row is a model as it is
-    by_seed = [
-        {model.run.seed: number for number, model in enumerate(side) if model.run is not None}
-        for side in models
-    ]
+    by_seed = [{one.run.seed: n for n, one in enumerate(side) if one.run is not None} for side in models]
     common = [seed for seed in by_seed[0] if seed in by_seed[1]]
     chosen = [
         [seeds[seed] for seed in common] if common else list(range(len(side)))
@@ -172,9 +169,8 @@ def _difference(
     for title in pair[0]["mean"]:
         if title not in pair[1]["mean"] or str(metrics[title]).startswith(("run.", "start.")):
             continue
-        first, second = (
-            [row["runs"][number]["figures"][title] for number in which] for row, which in zip(pair, chosen)
-        )
+        runs = ([row["runs"][number] for number in which] for row, which in zip(pair, chosen))
+        first, second = ([run["figures"][title] for run in side] for side in runs)
         error = None
         if not one_seed:
             differences = [one - other for one, other in zip(first, second)]
@@ -244,10 +240,8 @@ def tabulate(content: dict[str, Any]) -> str:
     rows: list[tuple[str, ...]] = []
 
     def line(name: str, kind: str, values: dict[str, float], spread: dict[str, float] | None = None) -> None:
-        cells = [
-            _cell(values.get(title), (spread or {}).get(title), 3 if title == "s/step" else 2)
-            for title in titles
-        ]
+        spread = spread or {}
+        cells = [_cell(values.get(t), spread.get(t), 3 if t == "s/step" else 2) for t in titles]
         rows.append((name, kind, *cells))
 
     for row in content["rows"]:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def _keys() -> Iterable[tuple]:
-    yield "from", "int", "1", "first step to compare; the record before it is believed"
-    yield "to", "int", "the last", "last step to compare"
+def _keys() -> Iterable[cli.Flag]:
+    yield cli.Flag("from", "int", "1", "first step to compare; the record before it is believed")
+    yield cli.Flag("to", "int", "the last", "last step to compare")
     yield from flags()
 
 

@@ -227,9 +227,8 @@ def _plan_file(number: int, source: Source, file: Path, records: bool, structure
     if kind in MARKUP.values():
         return _striped(number, kind, str(file), size, limit=1)
     if kind == "jsonl" and is_array(file):
-        return _striped(
-            number, kind, str(file), size, 1 if source.layout == "passages" else MAX_STRIPES, "array"
-        )
+        limit = 1 if source.layout == "passages" else MAX_STRIPES
+        return _striped(number, kind, str(file), size, limit, "array")
     layout = source.layout if kind == "text" else "lines"
     width = 0
     if layout == "auto" or (kind == "text" and layout != "lines" and source.unwrap == "auto"):
@@ -254,12 +253,9 @@ def _hub_file(name: str, revision: str | None) -> Path:
 
     owner, dataset, file = name[4:].split("/", 2)
     fault = hub_fault()
+    where = {"repo_type": "dataset", "revision": revision, "local_files_only": bool(fault)}
     try:
-        repository, local = f"{owner}/{dataset}", bool(fault)
-        found = hf_hub_download(
-            repository, file, repo_type="dataset", revision=revision, local_files_only=local
-        )
-        return Path(found)
+        return Path(hf_hub_download(f"{owner}/{dataset}", file, **where))
     # its HTTP library's kinds, which differ by version, and the hub's: no network, no such file
     except Exception as error:
         said = f"{fault}." if fault else str(error).splitlines()[0]
@@ -317,6 +313,5 @@ def _striped(
     stripes: int | None = None,
 ) -> list[ReadTask]:
     stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
-    return [
-        ReadTask(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)
-    ]
+    rest = stripes, size // stripes, layout
+    return [ReadTask(number, kind, place, stripe, *rest) for stripe in range(stripes)]

@@ -88,11 +88,7 @@ def split_joined(text: str) -> tuple[list[str], int | float | None]:
 
 
 def records(task: ReadTask, source: Source, together: bool = False) -> Iterator[TextRecord]:
-    """Yield the records of a task, in order; of a row with several positives one for each, or `together`.
-
-    Raises: UserError, naming file and line, for what is no record, and where one has a label or score and
-    another has none.
-    """
+    """Yield the records of a task, in order; of a row with several positives one for each, or `together`."""
     rows = _text_rows(task) if task.kind == "text" else _rows_of_fields(task, source)
     first: TextRecord | None = None
     for position, row in rows:
@@ -133,12 +129,10 @@ def _records(
         raise fault(f"{len(positives)} positives together, more than {MOST_POSITIVES}; keep the best")
     further, augmented = negatives[1:], (texts_of("augmented") or [""])[0]
     label = row.get(LABEL)
-    if label is not None and (
-        isinstance(label, bool) or not isinstance(label, int) or not 0 <= label <= MOST_LABEL
-    ):
+    if label is not None and not (type(label) is int and 0 <= label <= MOST_LABEL):
         raise fault(f"the label is {shown(label)}, not a whole number from 0 on")
     if (score := row.get(SCORE)) is not None:
-        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= MOST_SCORE:
+        if type(score) not in (int, float) or not abs(score) <= MOST_SCORE:
             raise fault(f"the score is {shown(score)}, not a number of float32")
         if label is not None or negatives or len(positives) != 1:
             raise fault("a score is of a text and one positive: leave label and negatives out")
@@ -234,10 +228,8 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
         else:
             columns[field] = column
     if unlabelled and LABEL in columns.values():
-        raise fault(
-            "a label beside sentence2: keep pairs that mean the same, and remove it, or give label_key or "
-            "score_key"
-        )
+        mend = "keep pairs that mean the same, and remove it, or give label_key or score_key"
+        raise fault(f"a label beside sentence2: {mend}")
     if "text" not in columns.values():
         raise fault(
             f"there is no column {source.text_key!r}; there are {_names(fields)}. "

@@ -115,10 +115,7 @@ def _array_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
 
 
 def about_first_line(task: ReadTask, fields: Sequence[str]) -> str:
-    """Say in an error what the first line of a csv or tsv file should be, where it names no wanted column.
-
-    Returns: a sentence with a blank behind it; for other formats nothing.
-    """
+    """Say in an error, with a blank behind it, what the first line of a csv or tsv file should be."""
     if task.kind not in ("csv", "tsv"):
         return ""
     if task.kind == "csv" and len(fields) == 1 and "\t" in fields[0]:
@@ -169,10 +166,7 @@ def _csv_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | Broke
 
 
 def _numbered_rows(task: ReadTask, stream: readers.Stream) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows that are not blank, each with the number of its first line from 0.
-
-    A quoted field may hold line breaks.
-    """
+    """Yield rows that are not blank, each with the number of its first line from 0."""
     # Bytes that are not UTF-8 become halves of surrogate pairs, which `is_unicode` finds in their row.
     text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
 
@@ -185,9 +179,8 @@ def _numbered_rows(task: ReadTask, stream: readers.Stream) -> Iterator[tuple[int
     if task.kind == "tsv":  # has no quotes: a field is what lies between tabs
         reader = csv.reader(lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
-        reader = csv.reader(
-            lines(), strict=True, escapechar="\\" if _has_escaped_quotes(task.place) else None
-        )
+        escape = "\\" if _has_escaped_quotes(task.place) else None
+        reader = csv.reader(lines(), strict=True, escapechar=escape)
     while True:
         position = reader.line_num
         try:
@@ -260,9 +253,7 @@ def _dataset_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tu
         if source.streaming and task.kind == "hub":
             rows = dataset.shard(task.stripes, task.stripe) if task.stripes > 1 else dataset
         else:
-            position, last = (
-                len(dataset) * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1)
-            )
+            position, last = (len(dataset) * n // task.stripes for n in (task.stripe, task.stripe + 1))
             rows = dataset.select(range(position, last))
         for row in rows:
             yield position, row
@@ -277,13 +268,8 @@ def _open_dataset(task: ReadTask, source: Source) -> Any:
     import datasets
 
     if task.kind == "hub":
-        return datasets.load_dataset(
-            task.place,
-            source.subset,
-            split=source.split,
-            revision=source.revision,
-            streaming=source.streaming,
-        )
+        how = {key: getattr(source, key) for key in ("split", "revision", "streaming")}
+        return datasets.load_dataset(task.place, source.subset, **how)
     place = Path(task.place)
     if (place / "dataset_dict.json").is_file():
         place /= source.split
@@ -323,10 +309,7 @@ class Faults:
 
 
 def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
-    """Yield the texts of the documents of a task, in order.
-
-    Raises: UserError when the data is not what its name says, or cannot be read.
-    """
+    """Yield the texts of the documents of a task, in order."""
     if task.kind == "embedded":
         from pretrain.prepare.sources.embedded import module_documents
 
@@ -388,10 +371,8 @@ def _field_texts(task: ReadTask, source: Source, faults: Faults) -> Iterator[tup
         elif text is None:
             continue  # an empty cell of a table
         elif not isinstance(text, str):
-            why, remedy = (
-                f"field {key!r} holds no text, but {str(text)[:60]!r}",
-                _how_to_set_key(task, source),
-            )
+            why = f"field {key!r} holds no text, but {str(text)[:60]!r}"
+            remedy = _how_to_set_key(task, source)
         elif not is_unicode(text):
             why = f"field {key!r} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8)"
         else:

@@ -33,9 +33,6 @@ def structured(task: ReadTask, source: Source, faults: Faults, whole: bool = Fal
     """Yield the documents of a task that was planned for structure, in order.
 
     whole: the task was planned for all of the text: a row's columns, all texts of each, are one document.
-
-    Raises:
-        UserError: the data is not what its name says, or cannot be read.
     """
     if task.kind in MARKUP.values():
         with naming_damage(task.place), open_file(task.place) as stream:
@@ -95,9 +92,8 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
 
 def _texts(value: object) -> list[str]:
     """Return the texts of a field, of a list all, that are not empty."""
-    return [
-        text for text in (value if isinstance(value, list) else [value]) if text and isinstance(text, str)
-    ]
+    values = value if isinstance(value, list) else [value]
+    return [text for text in values if text and isinstance(text, str)]
 
 
 def _rows(task: ReadTask, source: Source, columns: Columns | None) -> Iterator[tuple[int, dict | BrokenRow]]:

@@ -109,10 +109,10 @@ class CorpusTokenizer:
         return number
 
     def __call__(self, texts: list[str]) -> Ragged:
-        """Return the tokens of texts, without special ones.
+        """Return the tokens of clean texts, without special ones.
 
-        All texts are clean: to clean them again would take a quarter of the time. It would change something
-        only beside an added token inside a text, since the parts between are stripped.
+        To clean them again would take a quarter of the time. It would change something only beside an added
+        token inside a text, since the parts between are stripped.
         """
         parts = []
         for start in range(0, len(texts), _BATCH):
@@ -197,9 +197,11 @@ class Pack(PlannedStep):
             return
         if config.keeps_documents:
             encoded = self._encode_documents(texts, chosen.rows, bucket, encoder)
-        else:
-            encoded = _encode_sentences(texts, chosen.rows, encoder)
-        sentences, texts_of_sentences, row_of_text = encoded
+            sentences, texts_of_sentences, row_of_text = encoded
+        else:  # decoded in slices: a Python string costs 50 bytes over its text
+            slices = (chosen.rows[start : start + 65536] for start in range(0, len(chosen.rows), 65536))
+            sentences = Ragged.concatenate([encoder(texts.decode(rows)) for rows in slices])
+            texts_of_sentences = row_of_text = np.arange(len(chosen.rows))
         sentences, running, first = fit_sentences(
             sentences, texts_of_sentences, config.max_length - 2, config.long_policy, counts
         )
@@ -272,15 +274,6 @@ class Build(Pack):
             for split, packed in self.packed(rank, counts):
                 shards.write(split, packed, parse)
         BuiltShards(counts=counts, shards=shards.records()).write(self.work, rank)
-
-
-def _encode_sentences(
-    texts: bk.Texts, rows: np.ndarray, encoder: CorpusTokenizer
-) -> tuple[Ragged, np.ndarray, np.ndarray]:
-    """Encode texts that are a sentence each; returns as `Pack._encode_documents`."""
-    # decoded in slices: a Python string costs 50 bytes over its text
-    parts = [encoder(texts.decode(rows[start : start + 65536])) for start in range(0, len(rows), 65536)]
-    return Ragged.concatenate(parts), np.arange(len(rows)), np.arange(len(rows))
 
 
 def _texts_of(texts: bk.Texts, rows: np.ndarray, start: int, stop: int) -> list[str]:

@@ -134,11 +134,7 @@ class Scatter(PlannedStep):
 
 
 class EnsureSplits(PlannedStep):
-    """Decide by the rule where the hashes leave a split empty, and run the reading tasks concerned again.
-
-    reading: the steps of the stage `read`, of which `Scatter` follows the decision. A corpus with enough
-    documents costs a look at the smallest and largest hash of each task.
-    """
+    """Decide by the rule where the hashes leave a split empty, and run the reading tasks concerned again."""
 
     stage = "heldout"
 

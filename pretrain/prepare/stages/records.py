@@ -38,10 +38,8 @@ from pretrain.prepare.stages.read import Scatter
 from pretrain.prepare.stages.tokenizer import MakeTokenizer
 from pretrain.prepare.work_folder import PlannedStep
 
-_COLUMNS = [
-    *column_names(MOST_NEGATIVES + 3),
-    *(f"positive{number}" for number in range(2, MOST_POSITIVES + 1)),
-]
+_COLUMNS = column_names(MOST_NEGATIVES + 3)
+_COLUMNS += [f"positive{number}" for number in range(2, MOST_POSITIVES + 1)]
 
 
 class ScatterRecords(Scatter):

@@ -199,7 +199,7 @@ def board(tmp_path_factory) -> Iterator[Callable]:
         patch.setitem(TRACKS, "tiny", Track(900))
         patch.setitem(CORPUS, sha256_of(corpus), "enwiki.txt.gz")
         patch.setattr(scores, "HELD_OUT", ("text/heldout.txt", sha256_of(text)))
-        patch.setattr(training, "use_machine", lambda track: MACHINE)
+        patch.setattr(tracks, "use_machine", lambda track: MACHINE)
         for module in ("training", "board", "checking"):
             patch.setattr(f"pretrain.commands.record.{module}.code_here", lambda: ("c0de", "c0ffee"))
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -346,13 +346,13 @@ def test_start_does_what_is_left(board, tmp_path, capsys, monkeypatch):
     edit(out / "start.json", lambda one: one.update(text={}))
     edit(out / "seed-2.json", lambda one: one.pop("scores"))
     (out / "scores" / "seed-2" / "nanobeir-own-modules.json").unlink()
-    monkeypatch.setattr(training, "use_machine", lambda track: {"device": "Other"})
+    monkeypatch.setattr(tracks, "use_machine", lambda track: {"device": "Other"})
     with pytest.raises(UserError, match="was begun with another machine: choose another --out"):
         board.start(out, seeds="2,4")
     board.start(out, seeds=2)  # trained there, scored here, where the text is
     assert text and json.loads((out / "start.json").read_text())["text"] == text
     assert json.loads((out / "seed-2.json").read_text()) == before
-    monkeypatch.setattr(training, "use_machine", lambda track: MACHINE)
+    monkeypatch.setattr(tracks, "use_machine", lambda track: MACHINE)
     (out / "seed-3.json").unlink()
     metrics = [(out / f"seed-{seed}" / "metrics.jsonl").read_bytes() for seed in (1, 2, 3)]
     board.start(out)

@@ -9,7 +9,7 @@ import pytest
 from commands import call
 
 from finetune.encoders.source import OWN_MODULES
-from pretrain.commands.record import scores, training
+from pretrain.commands.record import scores, tracks, training
 from pretrain.commands.record.__main__ import start
 from pretrain.commands.record.scores import NEEDED
 from pretrain.commands.record.tracks import CORPUS, Track, corpus_of
@@ -69,7 +69,7 @@ def begun(tmp_path, monkeypatch, texts) -> SimpleNamespace:
     prepared["sources"] = [one.model_dump() for one in sources(*texts)]
     manifest = {"config": prepared, "run": {"seconds": 9.0, "workers": 2}, "tokenizer_hash": "", "splits": {}}
     monkeypatch.setattr(training, "read_manifest", lambda folder: manifest)
-    monkeypatch.setattr(training, "use_machine", lambda track: {"cores": 2})
+    monkeypatch.setattr(tracks, "use_machine", lambda track: {"cores": 2})
     monkeypatch.setattr(training, "do_seeds", lambda *words: None)
     flags = {"recipe": recipe, "data": data, "eval_data": tmp_path, "out": tmp_path / "out"}
     return SimpleNamespace(

@@ -136,7 +136,7 @@ def test_a_file_that_a_library_wrote_is_put_in_place(tmp_path):
     def act(folder: Path) -> None:
         try:
             (folder / ".file.partial").write_bytes(NEW)
-            files.put_file_in_place(folder / ".file.partial", folder / "file")
+            files.put_in_place(folder / ".file.partial", folder / "file")
         finally:
             files.discard(folder / ".file.partial")
 
