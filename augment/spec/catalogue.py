@@ -4,7 +4,6 @@ from augment.core.entry import REGISTERED, Entry
 from augment.neural import masked, translation, vectors
 from augment.rules import (
     clauses,
-    colors,
     contractions,
     discourse,
     names,
@@ -18,7 +17,7 @@ from augment.sda import entries
 from augment.tokens import rules
 
 _MODULES = (
-    rules, entries, contractions, spelling, discourse, names, colors, word_order,
+    rules, entries, contractions, spelling, discourse, names, word_order,
     substitution, phrases, clauses, tense, vectors, masked, translation,
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 The data folder is `--eval-data DIR`, or else the environment's CLEAR_DATA; `finetune.data` describes it.
 Every evaluation declares its own sets beside the code that reads them, as a tuple `DATA_SETS`;
-`finetune.data.catalogue` gathers them, and `clearly benchmarks check DIR` looks for their files. How many
+`finetune.data` gathers them, and `clearly benchmarks check DIR` looks for their files. How many
 rows they hold an evaluation compares with what was published (`finetune.results.Evaluation.expect_size`).
 """
 
