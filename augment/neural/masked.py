@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Parameter, augcse
+from augment.core.entry import Parameter, augmentation
 from augment.neural.models import LoadedModel, PaddedBatch, load_masked_lm, on_device, padded_batches
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
@@ -30,20 +30,15 @@ _LAST, _NEXT = re.compile(r"(\w+)\W*$"), re.compile(r"\W*(\w+)")
 _SEEN = 64  # characters searched for a neighbour
 
 
-def _contextual(name: str, rate: float, action: str, sample: str, **fields: Any) -> Any:
+def _contextual(name: str, rate: float, action: str, **fields: Any) -> Any:
     choice = "substitute words, insert some, or one of the two for each sentence"
-    return augcse(
-        "possibly altering",
+    return augmentation(
+        Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE),
+        Parameter("rate", rate, "share of the words, rounded up", 0, 1),
+        Parameter("action", action, choice, choices=ACTIONS),
+        Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
         name=name,
-        needs="model:a masked language model",
-        parameters=(
-            Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE),
-            Parameter("rate", rate, "share of the words, rounded up", 0, 1),
-            Parameter("action", action, choice, choices=ACTIONS),
-            Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
-        ),
         example=f"{name}:model=distilbert-base-uncased",
-        sample=sample,
         load=lambda values: _words_of(values["model"]),
         batch=True,
         **fields,
@@ -54,16 +49,9 @@ def _contextual(name: str, rate: float, action: str, sample: str, **fields: Any)
     "random-contextual-word",
     0.3,
     "random",
-    "The old man sat by the sea. -> The very old man sat down by the sea.",
     description="Replace words by draws from a masked language model, or put such words between them.",
 )
-@_contextual(
-    "contextual",
-    0.1,
-    "substitute",
-    "The old man sat by the sea. -> The old man stood by the sea.",
-    paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4; through nlpaug (Ma 2019)",
-)
+@_contextual("contextual", 0.1, "substitute")
 def contextual(
     sentences: Sequence[ParsedSentence],
     draws: Sequence[Draws],

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Parameter, augcse
+from augment.core.entry import Parameter, augmentation
 from augment.core.errors import AugmentationError
 from augment.neural.models import LoadedModel, load_seq2seq, on_device, padded_batches
 from augment.text.draws import Draws
@@ -61,19 +61,14 @@ def _search(pick: str) -> tuple[Parameter, ...]:
     )
 
 
-def _pair(name: str, pick: str, sample: str, **fields: Any) -> Any:
+def _pair(name: str, pick: str, **fields: Any) -> Any:
     """Describe an augmentation that translates with two models."""
-    return augcse(
-        "preserving",
+    return augmentation(
+        _model("forward", "the model into another language", FORWARD),
+        _model("back", "the model back", BACK),
+        *_search(pick),
         name=name,
-        needs="model:two translation models, into another language and back",
-        parameters=(
-            _model("forward", "the model into another language", FORWARD),
-            _model("back", "the model back", BACK),
-            *_search(pick),
-        ),
         example=f"{name}:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
-        sample=sample,
         load=lambda values: [load_seq2seq(values[step]) for step in ("forward", "back")],
         batch=True,
         **fields,
@@ -83,10 +78,9 @@ def _pair(name: str, pick: str, sample: str, **fields: Any) -> Any:
 @_pair(
     "diverse-paraphrase",
     "diverse",
-    "The old man sat by the sea. -> An elderly man was sitting at the seaside.",
     description="Translated into another language and back, the result that is least like the sentence.",
 )
-@_pair("back-translation", "best", "The old man sat by the sea. -> The old man was sitting by the sea.")
+@_pair("back-translation", "best")
 def back_translation(
     sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, **search: Any
 ) -> list[str | None]:
@@ -102,17 +96,12 @@ def back_translation(
     return _rewritten(sentences, draws, Search(**search), ((forward, None), (back, None)))
 
 
-@augcse(
-    "preserving",
-    needs="model:a translation model of many languages",
-    parameters=(
-        _model("model", "the model of many languages", MULTILINGUAL),
-        Parameter("source", "en", "code of the sentences' language, as the model writes it"),
-        Parameter("pivot", "de", "code of the language between"),
-        *_search("best"),
-    ),
+@augmentation(
+    _model("model", "the model of many languages", MULTILINGUAL),
+    Parameter("source", "en", "code of the sentences' language, as the model writes it"),
+    Parameter("pivot", "de", "code of the language between"),
+    *_search("best"),
     example="multilingual-back-translation:model=facebook/m2m100_418M:pivot=fr",
-    sample="The old man sat by the sea. -> The old man sat on the sea.",
     load=_load_multilingual,
     batch=True,
 )
@@ -133,12 +122,10 @@ def multilingual_back_translation(
     return _rewritten(sentences, draws, Search(**search), steps)
 
 
-@augcse(
-    "preserving",
-    needs="model:a model that rewrites in a formal style",
-    parameters=(_model("model", "the model of the formal style", FORMAL), *_search("different")),
+@augmentation(
+    _model("model", "the model of the formal style", FORMAL),
+    *_search("different"),
     example="casual-to-formal:model=prithivida/informal_to_formal_styletransfer",
-    sample="What you upto -> What are you currently doing?",
     load=lambda values: load_seq2seq(values["model"]),
     batch=True,
 )

@@ -10,11 +10,11 @@ import gzip
 import zlib
 from math import ceil
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 
-from augment.core.entry import Parameter, augcse
+from augment.core.entry import Parameter, augmentation
 from augment.core.errors import AugmentationError
 from augment.neural.masked import ACTIONS, plain_words
 from augment.text.draws import Draws
@@ -28,23 +28,14 @@ _MARKS = ".,;:!?…\"'“”‘’()[]"
 _FUNCTION_WORDS = named_words("vectors.function_words")
 
 
-def _load(values: dict[str, Any]) -> None:
-    word_vectors(values["path"], values["limit"])
-
-
-@augcse(
-    "possibly altering",
-    needs="model:word vectors",
-    parameters=(
-        Parameter("path", "", "word vectors in GloVe's or word2vec's text format", variable=VARIABLE),
-        Parameter("rate", 0.3, "share of the words, rounded up", 0, 1),
-        Parameter("action", "substitute", "substitute, insert, or either by sentence", choices=ACTIONS),
-        Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
-        Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
-    ),
+@augmentation(
+    Parameter("path", "", "word vectors in GloVe's or word2vec's text format", variable=VARIABLE),
+    Parameter("rate", 0.3, "share of the words, rounded up", 0, 1),
+    Parameter("action", "substitute", "substitute, insert, or either by sentence", choices=ACTIONS),
+    Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
+    Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
     example="random-word-embedding:path=glove.6B.50d.txt",
-    sample="The old man sat by the sea. -> The young man stood by the sea.",
-    load=_load,
+    load=lambda values: word_vectors(values["path"], values["limit"]),
 )
 def random_word_embedding(
     sentence: ParsedSentence, draws: Draws, path: str, rate: float = 0.3, action: str = "substitute",

@@ -1,6 +1,5 @@
 """Cut a sentence down to its triples, or put it under a factive verb: rules of AugCSE."""
 
-from augment.core.entry import FILTERED_OUT, augmentation, english
 from augment.rules.clause_forms import (
     RELATIVE,
     finite_form,
@@ -29,11 +28,6 @@ for _word in _OF_NO_ONE:
 _SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "we", "they": "they"}
 
 
-@english(
-    "possibly altering",
-    needs="parse",
-    sample="Stillwater is not a 2010 American fantasy film. -> Stillwater !is film",
-)
 def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Return a sentence's triples of subject, verb and object, "!" in front of a negated verb: Summarization
     (NL-Augmenter; Zhang et al. 2021).
@@ -61,13 +55,6 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
     return result
 
 
-@augmentation(
-    "preserving",
-    paper=FILTERED_OUT,
-    needs="parse",
-    languages="en",
-    sample="Peter published a research paper. -> Peter acknowledged that he published a research paper.",
-)
 def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Return "X acknowledged that they did it" for "X did it", with a random factive verb:
     FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its repeated

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import (
@@ -43,11 +42,6 @@ _SECOND_NAMES = named_words("names.second_names")
 _QUOTES = frozenset("\"“‘'`") | {"``"}
 
 
-@english(
-    "preserving",
-    needs="tags",
-    sample="She gave her brother Peter the keys. -> He gave his sister Alice the keys.",
-)
 def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace words and names of one gender by those of the other: GenderSwap (NL-Augmenter after Lu et al.
     2020).
@@ -151,9 +145,6 @@ _PLACES: tuple[dict[str, Any], ...] = (_COUNTRIES, _CITIES, _CONTINENTS)
 _LENGTHS = tuple(map(lengths_by_word, _PLACES))
 
 
-@english(
-    "altering", needs="tags", sample="They moved from Paris to London. -> They moved from Nyon to Carlow."
-)
 def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace well-known, populous cities by small, little-known ones: CityNamesTransformation (NL-
     Augmenter).
@@ -169,11 +160,6 @@ def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     return rewrite(sentence, [(sentence.starts[i], sentence.ends[j], new[name]) for i, j, name in found])
 
 
-@english(
-    "preserving",
-    needs="tags",
-    sample="He was born in Portugal. -> He was born in Portugal, whose capital is Lisbon.",
-)
 def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put a fact from GeoNames beside a country, city or continent: GeoNamesTransformation (NL-Augmenter
     after Păiş 2019).
@@ -286,11 +272,6 @@ _GROUPS = {one: nouns for colours, nouns in _THINGS.items() if " " in colours fo
 _BEFORE_NOUN = _SHADES | word_set("in and or , the of")
 
 
-@english(
-    "possibly altering",
-    needs="tags",
-    sample="She wore a red dress and black shoes. -> She wore a misty rose dress and teal shoes.",
-)
 def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Replace every colour by another of the 147 of CSS ("dark sea green"): ColorTransformation (NL-
     Augmenter).

@@ -2,7 +2,6 @@
 
 import re
 
-from augment.core.entry import augcse, english
 from augment.rules.clause_forms import (
     FINITE,
     RELATIVE,
@@ -34,7 +33,6 @@ _PARTING = tuple('.!?;:"“”')
 _CLOSING = tuple(".!?;:,\"'”’)]")
 
 
-@english("altering", needs="parse", sample="She saw the birds. -> The birds saw her.")
 def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Exchange the subject of the main clause and its first object: SentenceSubjectObjectSwitch (NL-
     Augmenter).
@@ -91,7 +89,6 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     return result
 
 
-@augcse("possibly altering", needs="parse", sample="It rained. He slept. -> He slept. It rained.")
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put the sentences of a text in another, random order: SentenceReordering (NL-Augmenter; Lewis et al.
     2020).
@@ -201,9 +198,6 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
     return edits
 
 
-@english(
-    "preserving", needs="parse", sample="You still have much to learn. -> Much to learn, you still have."
-)
 def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Put what follows the finite verb in front of its clause: YodaPerturbation (NL-Augmenter after
     yevbar/Yoda-Script).

@@ -9,7 +9,7 @@ whatever the sense.
 import functools
 from math import ceil
 
-from augment.core.entry import Parameter, english
+from augment.core.entry import Parameter, augmentation
 from augment.rules.bound_words import is_part_of_a_name, place_of
 from augment.rules.senses import RELATIONS, Substitute, substitutes
 from augment.text.draws import Draws
@@ -24,7 +24,7 @@ _VARIANT = Parameter(
     "sense: words of a plain sense; code: all that the published code draws from",
     choices=("sense", "code"),
 )
-_wordnet = functools.partial(english, needs=("parse", "wordnet"), parameters=(_VARIANT,), require=wordnet)
+_wordnet = functools.partial(augmentation, require=wordnet)
 _POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 _TAGS = {
     "n": ("NN", "NNS"),
@@ -41,7 +41,7 @@ _OF_AMOUNTS = word_set("less least")  # what "bigger" does not become, though "b
 _SENSES = 2  # of an antonym, as AugCSE's code reads them
 
 
-@_wordnet("altering", sample="Amanda's mother was very beautiful. -> Amanda's mother was very ugly.")
+@_wordnet(_VARIANT)
 def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace every adjective that has an antonym by it: SentenceAdjectivesAntonymsSwitch (NL-Augmenter).
 
@@ -51,7 +51,7 @@ def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "s
     return rewrite(sentence, _antonyms(sentence, _ADJECTIVES, draws, variant))
 
 
-@_wordnet("altering", sample="He is a good and fast runner. -> He is a bad and fast runner.")
+@_wordnet(_VARIANT)
 def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace an odd number of adjectives and adverbs by their antonyms: AntonymSubstitute as AugCSE changed
     it.
@@ -65,7 +65,7 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
     return rewrite(sentence, edits)
 
 
-@_wordnet("altering", sample="She lost a spoon. -> She lost a container.")
+@_wordnet(_VARIANT)
 def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace a noun by a broader term: ReplaceHypernyms (NL-Augmenter, CheckList).
 
@@ -75,17 +75,13 @@ def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") ->
     return _one_noun(sentence, draws, "hypernyms", variant)
 
 
-@_wordnet("altering", sample="The dog barked. -> The puppy barked.")
+@_wordnet(_VARIANT)
 def hyponyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace a noun by a narrower term, otherwise as `hypernyms`: ReplaceHyponyms (NL-Augmenter)."""
     return _one_noun(sentence, draws, "hyponyms", variant)
 
 
-@_wordnet(
-    "preserving",
-    parameters=(Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1), _VARIANT),
-    sample="The big car stopped. -> The large automobile halted.",
-)
+@_wordnet(Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1), _VARIANT)
 def synonyms_wordnet(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense"
 ) -> str | None:
@@ -101,12 +97,7 @@ def synonyms_wordnet(
     return rewrite(sentence, filter(None, edits))
 
 
-@_wordnet(
-    "preserving",
-    paper="VaSCL (Zhang et al. 2022), section 4.4",
-    parameters=(Parameter("rate", 0.1, "share of all words, rounded up", 0, 1), _VARIANT),
-    sample="The big car stopped. -> The large car stopped.",
-)
+@_wordnet(Parameter("rate", 0.1, "share of all words, rounded up", 0, 1), _VARIANT)
 def wordnet_substitution(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense"
 ) -> str | None:
