@@ -27,6 +27,7 @@ setup(
     package_data={
         "augment": ["word_lists/*"],
         "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],
+        "pretrain.benchmarks": ["data_sets.tsv"],
         "pretrain.export": ["card.md.jinja"],
         "pretrain.commands.show": ["show.html.jinja"],
         "pretrain.recipes": ["*.yaml"],

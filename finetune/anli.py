@@ -28,7 +28,7 @@ from finetune.results import Evaluation, TaskResult, folder_for, sample_std, tab
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
 from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, stop_code_of, until_stopped
 from finetune.tuning.tasks import NLI, LabelledExamples, load
-from pretrain.benchmarks.files import DataSet, data_root, find, json_rows
+from pretrain.benchmarks.files import DATA_SETS, data_root, find, json_rows
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -38,8 +38,6 @@ RECIPE = Recipe(
     lr=1e-5, batch_size=128, epochs=2, warmup=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, clip=1.0
 )
 ROUNDS = ("R1", "R2", "R3")
-EVALUATION_SIZES = {"R1": 1000, "R2": 1000, "R3": 1200}
-"""Rows of dev and of test, each."""
 _WORDS = (("e", "n", "c"), NLI, ("SUPPORTS", "NOT ENOUGH INFO", "REFUTES"))
 _LABELS = {word: number for words in _WORDS for number, word in enumerate(words)}
 """Label words of ANLI; of SNLI and MNLI; of FEVER-NLI."""
@@ -123,9 +121,9 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
     for split in ("dev", "test"):
         for name in ROUNDS:
             evaluated[f"{name} {split}"] = rows = read_jsonl(find(data, "ANLI", name, f"{split}.jsonl"), KEYS)
-            if len(rows) != EVALUATION_SIZES[name]:
-                rows_here = f"{len(rows):,} rows here, {EVALUATION_SIZES[name]:,} as published"
-                notes.append(f"ANLI {name}: {split} has {rows_here}")
+            published = DATA_SETS[f"ANLI/{name}"].rows[split]
+            if len(rows) != published:
+                notes.append(f"ANLI {name}: {split} has {len(rows):,} rows here, {published:,} as published")
     train: dict[str, LabelledExamples] = {}
     missing = []
     for corpus in TRAINING:
@@ -158,16 +156,6 @@ def read_jsonl(path: Path, keys: tuple[str, str, str]) -> LabelledExamples:
     return LabelledExamples(
         list(premises), list(hypotheses), np.array([_LABELS[label] for label in labels], np.int64)
     )
-
-
-DATA_SETS = tuple(
-    DataSet(
-        f"ANLI/{name}",
-        tuple(f"ANLI/{name}/{split}.jsonl" for split in ("train", "dev", "test")),
-        "github.com/facebookresearch/anli, anli_v1.0.zip",
-    )
-    for name in ROUNDS
-)
 
 
 def files(name: str, root: Path) -> list[Path]:

@@ -3,7 +3,7 @@
     clearly benchmarks check DIR                               which sets are there
     clearly benchmarks fetch GLUE/RTE DIR [--source FOLDER]    get one from the hub, or a copy of it
 
-docs/evaluation.md says what lies where. Each evaluation declares its own sets.
+docs/evaluation.md says what lies where; `pretrain.benchmarks.files` lists the sets.
 
 Only sets are fetched of which the hub has what the published files hold, or what they were made from: its
 STS benchmark (mteb's) is raw text, where SentEval's files are Moses tokens in lower case, and would be
@@ -23,15 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune import anli, clustering, nli_distance, zh_sts
 from finetune.encoders.source import reach_hub
 from finetune.flags import EvalData
-from finetune.intents import sets as intents
-from finetune.senteval import tasks as senteval
-from finetune.tuning import tasks as glue
 from finetune.tuning.tasks import NLI, TASKS, ZERO_ONE, GlueTask
-from pretrain.benchmarks import sts_tasks as sts
-from pretrain.benchmarks.files import DataSet, data_root, known_name, locate
+from pretrain.benchmarks.files import DATA_SETS, DataSet, data_root, known_name, locate
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, require_writable
@@ -229,11 +224,7 @@ HUB: dict[str, HubSet] = {
 
 # -- what a folder holds -----------------------------------------------
 
-CATALOGUE: tuple[DataSet, ...] = tuple(
-    one
-    for evaluation in (sts, senteval, glue, clustering, intents, anli, nli_distance, zh_sts)
-    for one in evaluation.DATA_SETS
-)
+CATALOGUE = tuple(DATA_SETS.values())
 GROUPS = tuple(dict.fromkeys(one.group for one in CATALOGUE))
 
 

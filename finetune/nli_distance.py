@@ -23,7 +23,7 @@ from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.frozen import Frozen, command
 from finetune.results import Evaluation
-from pretrain.benchmarks.files import DataSet, csv_columns, data_root, json_rows, lines, locate, require
+from pretrain.benchmarks.files import DATA_SETS, csv_columns, data_root, json_rows, lines, locate, require
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -31,9 +31,10 @@ TASKS = ("ANLI", "SNLI", "MNLI", "triplets")
 LABELS = {"e": "entailment", "n": "neutral", "c": "contradiction"} | {
     label: label for label in ("entailment", "neutral", "contradiction")
 }
-SIZES = {"ANLI": 16946, "SNLI": 9824, "MNLI": 9815}
-"""Examples as published: ANLI's training set, SNLI's test set, MNLI's dev set."""
-SIMCSE_TRIPLETS = 275601
+_SPLITS = {"ANLI": ("ANLI/R1", "train"), "SNLI": ("SentEval/SNLI", "test"), "MNLI": ("NLI/MNLI-dev", "dev")}
+SIZES = {task: DATA_SETS[name].rows[split] for task, (name, split) in _SPLITS.items()}
+"""Examples as published."""
+SIMCSE_TRIPLETS = DATA_SETS["NLI/SimCSE"].rows["train"]
 
 
 @dataclass(frozen=True)
@@ -174,16 +175,6 @@ def read_triplets(path: Path) -> list[tuple[str, str, str]]:
     if not rows:
         raise UserError(f"{path} has no rows")
     return rows
-
-
-DATA_SETS = (
-    DataSet(
-        "NLI/SimCSE",
-        ("NLI/nli_for_simcse.csv",),
-        "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
-    ),
-    DataSet("NLI/MNLI-dev", ("NLI/mnli_dev.jsonl",), "cims.nyu.edu/~sbowman/multinli"),
-)
 
 
 EVALUATION = Frozen(

@@ -101,7 +101,7 @@ def evaluate(
             result.tasks[task] = _supervised(
                 task, examples, vectors, fits, PROTOCOLS[protocol], setting == "dev"
             )
-            for split_name, published in TASKS[task].sizes.items():
+            for split_name, published in TASKS[task].data.rows.items():
                 rows = len(data.examples[task].splits[split_name])
                 result.expect_size(f"{task} {split_name}", "examples", rows, published)
         else:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.benchmarks.files import DataSet, data_root, known_name, lines, locate
+from pretrain.benchmarks.files import DATA_SETS, data_root, known_name, lines, locate
 from pretrain.common.errors import UserError
 
 ZERO_ONE = ("0", "1")
@@ -27,10 +27,13 @@ class GlueTask:
     labels: tuple[str, ...]
     """Words of the labels, in the order of classes, for the leaderboard too; () for STS-B's scores."""
     metrics: tuple[str, ...]
-    sizes: Mapping[str, int]
-    """Rows as published, by split: train, dev..., test..."""
     headerless: tuple[int, int] | None = None
     """Columns of text and label where train and dev have no header."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Rows as published, by split: train, dev..., test..."""
+        return DATA_SETS[f"GLUE/{self.name}"].rows
 
     @property
     def headline(self) -> str:
@@ -52,34 +55,21 @@ class GlueTask:
         return f"{self.name}{ending}.tsv"
 
 
-def _sizes(train: int, dev: int, test: int) -> dict[str, int]:
-    return {"train": train, "dev": dev, "test": test}
-
-
 _SINGLE = ("sentence", None, "label")
 _PAIR = ("sentence1", "sentence2", "label")
 _QUESTIONS = ("question1", "question2", "is_duplicate")
 _STRINGS = ("#1 String", "#2 String", "Quality")
-_MNLI_SIZES = {
-    "train": 392702,
-    "dev_matched": 9815,
-    "dev_mismatched": 9832,
-    "test_matched": 9796,
-    "test_mismatched": 9847,
-}
 _TASKS = (
-    GlueTask("MNLI", (*_PAIR[:2], "gold_label"), NLI, ("accuracy",), _MNLI_SIZES),
-    GlueTask(
-        "QNLI", ("question", "sentence", "label"), ENTAILMENT, ("accuracy",), _sizes(104743, 5463, 5463)
-    ),
-    GlueTask("QQP", _QUESTIONS, ZERO_ONE, ("accuracy", "f1"), _sizes(363846, 40430, 390965)),
-    GlueTask("RTE", _PAIR, ENTAILMENT, ("accuracy",), _sizes(2490, 277, 3000)),
-    GlueTask("SST-2", _SINGLE, ZERO_ONE, ("accuracy",), _sizes(67349, 872, 1821)),
-    GlueTask("MRPC", _STRINGS, ZERO_ONE, ("accuracy", "f1"), _sizes(3668, 408, 1725)),
-    GlueTask("CoLA", _SINGLE, ZERO_ONE, ("matthews",), _sizes(8551, 1043, 1063), headerless=(3, 1)),
-    GlueTask("STS-B", (*_PAIR[:2], "score"), (), ("pearson", "spearman"), _sizes(5749, 1500, 1379)),
-    GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",), _sizes(635, 71, 146)),
-    GlueTask("AX", _PAIR, NLI, (), {"test": 1104}),
+    GlueTask("MNLI", (*_PAIR[:2], "gold_label"), NLI, ("accuracy",)),
+    GlueTask("QNLI", ("question", "sentence", "label"), ENTAILMENT, ("accuracy",)),
+    GlueTask("QQP", _QUESTIONS, ZERO_ONE, ("accuracy", "f1")),
+    GlueTask("RTE", _PAIR, ENTAILMENT, ("accuracy",)),
+    GlueTask("SST-2", _SINGLE, ZERO_ONE, ("accuracy",)),
+    GlueTask("MRPC", _STRINGS, ZERO_ONE, ("accuracy", "f1")),
+    GlueTask("CoLA", _SINGLE, ZERO_ONE, ("matthews",), headerless=(3, 1)),
+    GlueTask("STS-B", (*_PAIR[:2], "score"), (), ("pearson", "spearman")),
+    GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",)),
+    GlueTask("AX", _PAIR, NLI, ()),
 )
 TASKS: dict[str, GlueTask] = {task.name: task for task in _TASKS}
 """CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set
@@ -208,12 +198,6 @@ def _target(task: GlueTask, label: str, where: str) -> float:
     if label not in task.labels:
         raise UserError(f"{where}: unknown label {label!r}; {task.name} has {', '.join(task.labels)}")
     return task.labels.index(label)
-
-
-DATA_SETS = tuple(
-    DataSet(f"GLUE/{task.name}", tuple(map(task.file, task.sizes)), "gluebenchmark.com/tasks")
-    for task in TASKS.values()
-)
 
 
 def files(name: str, root: Path) -> list[Path]:

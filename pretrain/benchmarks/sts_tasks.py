@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pretrain.benchmarks.distinct import EmbedFunction, require_sound
-from pretrain.benchmarks.files import SENTEVAL, DataSet, known_name, lines, senteval_folder
+from pretrain.benchmarks.files import known_name, lines, senteval_folder
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 
@@ -316,9 +316,3 @@ def score_task(subsets: list[Pairs], similarities: list[np.ndarray]) -> TaskScor
             mean = float(np.average([part[kind] for part in parts.values()], weights=weights))
             scores[f"{kind}_{how}"] = of_all if how == "all" else mean
     return {**scores, "pairs": sum(sizes), "subsets": parts}
-
-
-DATA_SETS = tuple(
-    DataSet(f"SentEval/{task}", tuple(f"SentEval/{file}" for file in _year_files(task)), SENTEVAL)
-    for task in YEAR_SUBSETS
-)

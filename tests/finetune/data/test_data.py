@@ -70,7 +70,7 @@ def test_csv_as_spreadsheets_save_it(tmp_path):
 def test_states(tmp_path, files, state, detail):
     for file in files:
         (tmp_path / file).write_text("")
-    printed = report(DataSet("GROUP/set", ("a", "b"), "somewhere"), tmp_path, 12)
+    printed = report(DataSet("GROUP/set", {}, ("a", "b"), "somewhere"), tmp_path, 12)
     assert detail in printed and ("get it: somewhere" in printed) == (state != "complete")
     assert printed.startswith(f"GROUP/set     {state}")
 
