@@ -121,11 +121,6 @@ def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Ev
     return f"accuracy {mean['accuracy']:.2f} ± {std['accuracy']:.2f}, NMI {mean['nmi']:.2f}"
 
 
-def files(name: str, root: Path) -> list[Path]:
-    """Return the file of a set."""
-    return DATA_SETS[f"clustering/{name}"].paths(root)
-
-
 EVALUATION = Frozen(
     "clustering",
     f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; texts cut to "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.benchmarks.files import DATA_SETS, csv_columns, find, lines, open_text, parse_json
+from pretrain.benchmarks.files import csv_columns, find, lines, open_text, parse_json
 from pretrain.common.errors import UserError
 
 SETS = ("SNIPS", "BANKING77", "CLINC150", "HWU64")
@@ -86,8 +86,3 @@ def _checked(path: Path, examples: Iterable[tuple[str, str]]) -> list[tuple[str,
         if not text or not label:
             raise UserError(f"{path}, example {number}: no {'label' if text else 'text'}")
     return checked
-
-
-def files(name: str, root: Path) -> list[Path]:
-    """Return the files of a set."""
-    return DATA_SETS[f"intents/{name}"].paths(root)
