@@ -181,9 +181,9 @@ def evaluate(
     stop_code: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
     """Fine-tune once per seed, or take what is in `folder`; Interrupted: a requested stop is saved."""
+    from finetune.tuning import finetuning
     from finetune.tuning.classifier import build_classifier, choose_precision
     from finetune.tuning.finetuning import Execution, FineTuning
-    from finetune.tuning.run_files import checkpoint_of, read_result, settings_digest, write_result
 
     recipe, precision = options.recipe, choose_precision(options.precision)
 
@@ -209,8 +209,8 @@ def evaluate(
     settings = asdict(recipe) | data
     found = []
     for seed in range(1, options.seeds + 1):
-        path = folder / f"seed{seed}-{settings_digest(settings | {'seed': seed})}.json"
-        entry = read_result(path)
+        path = folder / f"seed{seed}-{finetuning.settings_digest(settings | {'seed': seed})}.json"
+        entry = finetuning.read_result(path)
         if entry is None:
             if (code := stop_code()) != 0:
                 raise Interrupted(code)
@@ -222,7 +222,7 @@ def evaluate(
                 recipe,
                 seed,
                 lambda logits: _accuracies(logits, evaluated, "dev"),
-                Execution(precision, options.token_budget, checkpoint_of(path), stop_code, True),
+                Execution(precision, options.token_budget, finetuning.checkpoint_of(path), stop_code, True),
                 rows=lambda seed, epoch: epoch_rows(counts, weights, seed, epoch),
                 evaluate_every=EVALUATE_EVERY,
             )
@@ -234,7 +234,7 @@ def evaluate(
                 "test_answers": to_text(answers),
                 **outcome.figures(),
             }
-            write_result(path, entry)
+            finetuning.write_result(path, entry)
         found.append(entry)
     protocol = (
         f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {options.seeds} seed(s)"

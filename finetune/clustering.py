@@ -132,8 +132,7 @@ EVALUATION = Frozen(
     max_length=MAX_LENGTH,
 )
 main = command(
-    EVALUATION,
-    "Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.",
+    EVALUATION, "Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI."
 )
 
 if __name__ == "__main__":

@@ -209,10 +209,7 @@ def main(model: Model, *, query_prompt: str = "", document_prompt: str = "", fla
     loaded = {name: _read_set(name, flags.eval_data) for name in names}
     opened = open_model(model, flags.pooling, precision=flags.precision)
     return run_and_write(
-        opened,
-        flags.out,
-        lambda opened: evaluate(opened, loaded, query_prompt, document_prompt),
-        add_average,
+        opened, flags.out, lambda opened: evaluate(opened, loaded, query_prompt, document_prompt), add_average
     )
 
 

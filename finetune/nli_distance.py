@@ -131,11 +131,7 @@ def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Eval
     vectors = model.encode([*found.premises, *found.entailed, *found.not_entailed])
     premises, entailed, not_entailed = np.split(vectors, 3)
     result, nearer = scores(premises, entailed, not_entailed, found.contradicts)
-    details = {
-        "comparisons": count,
-        "with_contradiction": decided,
-        "premises": len(set(found.premises)),
-    }
+    details = {"comparisons": count, "with_contradiction": decided, "premises": len(set(found.premises))}
     data = examples_digest([*found.premises, *found.entailed], found.not_entailed, found.contradicts)
     answers = Answers.of(nearer, np.ones_like(nearer), "accuracy", data)
     evaluation.add(name, "entailment_nearer", result, answers=answers, **details)
@@ -185,10 +181,7 @@ EVALUATION = Frozen(
     load,
     score,
 )
-main = command(
-    EVALUATION,
-    "Count how often the entailed hypothesis is nearer to its premise.",
-)
+main = command(EVALUATION, "Count how often the entailed hypothesis is nearer to its premise.")
 
 if __name__ == "__main__":
     cli.run(main)

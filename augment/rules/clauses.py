@@ -1,13 +1,6 @@
 """Cut a sentence down to its triples, or put it under a factive verb: rules of AugCSE."""
 
-from augment.rules.clause_forms import (
-    RELATIVE,
-    finite_form,
-    finite_verb,
-    is_plural,
-    phrase,
-    spelled_out,
-)
+from augment.rules.clause_forms import RELATIVE, finite_form, finite_verb, is_plural, phrase, spelled_out
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import balanced, named_words, word_set, word_table

@@ -18,7 +18,7 @@ from augment.core.ragged import Ragged, offsets_of
 from augment.text.cleaning import SpecialTokens, clean, for_clean_text
 
 Spelling = tuple[str, tuple[Any, ...]] | None
-MOST_PIECES = 1 << 16  # kept by an encoder, and as many older ones: some 20 MB
+MOST_PIECES = 1 << 17  # kept by an encoder: some 20 MB
 LONGEST_PIECE = 64  # characters; longer pieces (Chinese has few spaces) do not occur again
 
 

@@ -44,9 +44,7 @@ PROTOCOLS = {
     ),
     # CLEAR's SICK-R and STS-B are the supervised tasks: no other reading gives its RoBERTa baseline
     "clear": Protocol(
-        "pearson_mean",
-        "pearson",
-        (*SEVEN_TASKS[:5], "SICK-R-supervised", "STS-B-supervised", *TRANSFER),
+        "pearson_mean", "pearson", (*SEVEN_TASKS[:5], "SICK-R-supervised", "STS-B-supervised", *TRANSFER)
     ),
 }
 DEV_TASKS = ("STS-B-dev", "SICK-R-dev", *TRANSFER)
