@@ -182,8 +182,7 @@ def evaluate(
 ) -> Evaluation:
     """Fine-tune once per seed, or take what is in `folder`; Interrupted: a requested stop is saved."""
     from finetune.tuning import finetuning
-    from finetune.tuning.classifier import build_classifier, choose_precision
-    from finetune.tuning.finetuning import Execution, FineTuning
+    from finetune.tuning.finetuning import Execution, FineTuning, build_classifier, choose_precision
 
     recipe, precision = options.recipe, choose_precision(options.precision)
 

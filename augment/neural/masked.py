@@ -181,7 +181,9 @@ def _words_of(source: str) -> _Words:
 
 
 def _fill(loaded: LoadedModel, words: _Words, works: list[_Work], top_k: int) -> None:
-    """Fill the next spot of every sentence."""
+    """Fill the next spot of every sentence, by one of the `top_k` likeliest words that are allowed."""
+    import torch
+
     tokenizer = loaded.tokenizer
     positions = getattr(loaded.model.config, "max_position_embeddings", 512)
     longest = min(tokenizer.model_max_length, positions - 2)  # RoBERTa uses the first two for none
@@ -199,7 +201,9 @@ def _fill(loaded: LoadedModel, words: _Words, works: list[_Work], top_k: int) ->
         logits = _at_masks(loaded.model, batch, [places[seen[row]] for row in batch.rows])[: len(ours)]
         mask = tokenizer.mask_token
         allowed = np.stack([_allowed(words, works[i], spots[i], texts[i], ends[i], mask) for i in ours])
-        values, ids = _likeliest(logits, allowed, top_k)
+        logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
+        scores, ids = (part.cpu() for part in logits.topk(min(top_k, logits.shape[1])))
+        values = torch.softmax(scores.double(), 1).numpy()
         for row, i in enumerate(ours):
             if allowed[row].any():
                 cumulative = values[row].cumsum()
@@ -225,15 +229,6 @@ def _at_masks(model: Any, batch: PaddedBatch, places: Sequence[int]) -> Any:
             return model(input_ids=batch.ids, attention_mask=batch.mask).logits[:, 0].float()
     finally:
         at_masks.remove()
-
-
-def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return probabilities, float64[n, K], and tokens of the `top_k` likeliest words that are allowed."""
-    import torch
-
-    logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
-    values, ids = (part.cpu() for part in logits.topk(min(top_k, logits.shape[1])))
-    return torch.softmax(values.double(), 1).numpy(), ids.numpy()
 
 
 def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: int, mask: str) -> np.ndarray:

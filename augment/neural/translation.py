@@ -41,11 +41,6 @@ class Search:
     max_length: int = 128
 
 
-def _load_multilingual(values: dict[str, Any]) -> None:
-    for code in (values["source"], values["pivot"]):
-        _language_id(load_seq2seq(values["model"]).tokenizer, code)
-
-
 def _model(name: str, meaning: str, variable: str) -> Parameter:
     return Parameter(name, "", f"{meaning}, a folder or a hub name", variable=variable)
 
@@ -102,7 +97,9 @@ def back_translation(
     Parameter("pivot", "de", "code of the language between"),
     *_search("best"),
     example="multilingual-back-translation:model=facebook/m2m100_418M:pivot=fr",
-    load=_load_multilingual,
+    load=lambda values: [
+        _language_id(load_seq2seq(values["model"]).tokenizer, values[code]) for code in ("source", "pivot")
+    ],
     batch=True,
 )
 def multilingual_back_translation(

@@ -249,8 +249,6 @@ def _with_article(country: str) -> str:
     return f"the {country}" if country in _COUNTRIES and _COUNTRIES[country][1] == "the" else country
 
 
-# -- colours --------------------------------------------------------------
-
 _SHARES = word_set("more less mostly predominantly largely mainly overwhelmingly entirely exclusively all")
 _JOINTS = ("-", "/", "–")
 _SKIN = word_set("black white brown")

@@ -218,8 +218,6 @@ def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tupl
     return tuple(Substitute(other) for other in dict.fromkeys(found) if other.lower() != lemma)
 
 
-# -- the places of words ----------------------------------------------------
-
 _INFLECTED = word_set("NNS VBD VBG VBN VBP VBZ")
 _BINDS = frozenset("-–/_@")
 _PARTICLES = frozenset({"compound:prt", "prt"})

@@ -51,13 +51,8 @@ class TextEncoder:
         lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
         return Ragged(np.frombuffer(b"".join(rows), np.int32).copy(), offsets_of(lengths))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pieces": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._special = SpecialTokens(self.tokenizer)  # a setting that is not pickled
-        self._pieces = self._empty_pieces()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TextEncoder, (self.tokenizer, self.cls_id, self.sep_id, self.max_length)
 
     def _empty_pieces(self) -> Any:
         """Return compiled `Pieces` that have met none; None if texts must stay whole."""

@@ -219,9 +219,6 @@ def _vectors_folder(given: str) -> Path | None:
     return folder.absolute()
 
 
-# -- processes ------------------------------------------------------------
-
-
 def run_units(
     units: Sequence[EvaluationJob],
     words_of: Callable[[EvaluationJob], list[str]],

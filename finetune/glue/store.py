@@ -15,8 +15,15 @@ import torch
 from finetune.answers import Answers, examples_digest, from_text, scores_of
 from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, choose
 from finetune.tuning import finetuning
-from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, choose_precision, logits_of
-from finetune.tuning.finetuning import Execution, FineTuning
+from finetune.tuning.finetuning import (
+    REGRESSION,
+    Classifier,
+    Execution,
+    FineTuning,
+    build_classifier,
+    choose_precision,
+    logits_of,
+)
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.tasks import TASKS, GlueData, LabelledExamples

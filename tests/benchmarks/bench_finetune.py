@@ -27,7 +27,7 @@ import torch
 import transformers
 
 from finetune.glue.runs import FAIRSEQ, MAX_LENGTH
-from finetune.tuning.classifier import build_classifier
+from finetune.tuning.finetuning import build_classifier
 from finetune.tuning.finetuning import Execution, FineTuning
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
 from finetune.tuning.recipe import Recipe

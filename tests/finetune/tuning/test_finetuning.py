@@ -14,8 +14,7 @@ from transformers.models.modernbert import modeling_modernbert
 
 from finetune.glue.runs import FAIRSEQ
 from finetune.tuning import run_files
-from finetune.tuning.classifier import build_classifier, loss_of
-from finetune.tuning.finetuning import Execution, FineTuning, learning_rate
+from finetune.tuning.finetuning import Execution, FineTuning, build_classifier, learning_rate, loss_of
 from finetune.tuning.labelled import encode_examples, open_source
 from finetune.tuning.recipe import Recipe
 from pretrain.common.errors import UserError
