@@ -9,26 +9,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from pretrain.benchmarks.files import DATA_SETS, data_root, known_name, lines, locate
 from pretrain.common.errors import UserError
 
 ZERO_ONE = ("0", "1")
-ENTAILMENT = ("entailment", "not_entailment")
 NLI = ("entailment", "neutral", "contradiction")
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task; columns: names of the first text, the second (None: single sentences) and the label."""
+    """A task, as glue.yaml, which says what its fields mean, describes it."""
 
     name: str
     columns: tuple[str, str | None, str]
     labels: tuple[str, ...]
-    """Words of the labels, in the order of classes, for the leaderboard too; () for STS-B's scores."""
     metrics: tuple[str, ...]
+    recipe: tuple[float, int, int, int]
     headerless: tuple[int, int] | None = None
-    """Columns of text and label where train and dev have no header."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -55,25 +54,10 @@ class GlueTask:
         return f"{self.name}{ending}.tsv"
 
 
-_SINGLE = ("sentence", None, "label")
-_PAIR = ("sentence1", "sentence2", "label")
-_QUESTIONS = ("question1", "question2", "is_duplicate")
-_STRINGS = ("#1 String", "#2 String", "Quality")
-_TASKS = (
-    GlueTask("MNLI", (*_PAIR[:2], "gold_label"), NLI, ("accuracy",)),
-    GlueTask("QNLI", ("question", "sentence", "label"), ENTAILMENT, ("accuracy",)),
-    GlueTask("QQP", _QUESTIONS, ZERO_ONE, ("accuracy", "f1")),
-    GlueTask("RTE", _PAIR, ENTAILMENT, ("accuracy",)),
-    GlueTask("SST-2", _SINGLE, ZERO_ONE, ("accuracy",)),
-    GlueTask("MRPC", _STRINGS, ZERO_ONE, ("accuracy", "f1")),
-    GlueTask("CoLA", _SINGLE, ZERO_ONE, ("matthews",), headerless=(3, 1)),
-    GlueTask("STS-B", (*_PAIR[:2], "score"), (), ("pearson", "spearman")),
-    GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",)),
-    GlueTask("AX", _PAIR, NLI, ()),
-)
-TASKS: dict[str, GlueTask] = {task.name: task for task in _TASKS}
-"""CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set
-of its own: the model of MNLI answers it, for the leaderboard (diagnostic.tsv)."""
+TASKS: dict[str, GlueTask] = {
+    name: GlueTask(name, **{key: tuple(values) for key, values in fields.items()})
+    for name, fields in yaml.safe_load(Path(__file__).with_name("glue.yaml").read_text("utf-8")).items()
+}
 TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
 
 
