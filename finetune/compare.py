@@ -57,7 +57,6 @@ class Compared:
         return interval_text(self.difference.mean, self.difference.low, self.difference.high)
 
     def plain(self) -> dict[str, Any]:
-        """Return all of it as JSON."""
         content: dict[str, Any] = {"metric": self.metric, "value": self.value}
         if (apart := self.difference) is not None:
             content |= {"difference": apart.mean, "low": apart.low, "high": apart.high}

@@ -126,9 +126,6 @@ def _word(value: Any, names: tuple[str, ...]) -> str | None:
     return names[value]
 
 
-# -- writing -----------------------------------------------------------
-
-
 def _cell(value: Any) -> str:
     """Return a value as a cell of a tsv file, which has no way to hold a tab or line end."""
     return re.sub(r"[\t\r\n]", " ", str(value))
@@ -221,8 +218,6 @@ HUB: dict[str, HubSet] = {
     ),
     "zh/STS-B": HubSet("mteb/STSB", {split: _chinese(part) for split, part in _TRAIN_DEV_TEST.items()}),
 }
-
-# -- what a folder holds -----------------------------------------------
 
 CATALOGUE = tuple(DATA_SETS.values())
 GROUPS = tuple(dict.fromkeys(one.group for one in CATALOGUE))

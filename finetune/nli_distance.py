@@ -140,9 +140,6 @@ def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Eval
     return f"{result['entailment_nearer']:.2f}% of {decided:,}"
 
 
-# -- reading -----------------------------------------------------------
-
-
 def files(name: str, root: Path) -> list[Path]:
     """Return the files of the data folder that a task of TASKS reads; where none is there, those to get."""
     if name == "SNLI":

@@ -252,7 +252,6 @@ class WordPlace:
     frame: str = ""
 
     def takes(self, other: Substitute) -> bool:
-        """Return whether a word fits here."""
         if self.uses == "g" and other.uses != "g":
             return False
         if (self.uses == "c" and other.uses == "m") or (self.uses == "m" and other.uses == "c"):

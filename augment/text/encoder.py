@@ -46,7 +46,6 @@ class TextEncoder:
         self._special = SpecialTokens(self.tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> Ragged:
-        """Return the tokens of N texts."""
         rows = self._by_pieces(list(texts)) if self._pieces is not None else self._whole(list(texts))
         lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
         return Ragged(np.frombuffer(b"".join(rows), np.int32).copy(), offsets_of(lengths))

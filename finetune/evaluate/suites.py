@@ -221,8 +221,6 @@ def skipped_lines(reasons: dict[EvaluationJob, str]) -> list[str]:
     return [f"left out: {first.name}{others}: {reasons[first]}" for first, others in more.items()]
 
 
-# -- what is done ------------------------------------------------------
-
 FILE = "eval.json"
 
 

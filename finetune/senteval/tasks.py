@@ -75,9 +75,6 @@ def files(name: str, root: Path) -> list[Path]:
     return TASKS[name].data.paths(root)
 
 
-# -- reading -----------------------------------------------------------
-
-
 def _sorted(examples: Iterable[tuple], order: Sequence[int], key: Callable = lambda label: label) -> Split:
     """Sort (text, label) or (text, text, label) by words of the texts `order`, then by the label's `key`."""
     rows = [([text.split() for text in texts], label) for *texts, label in examples]
@@ -208,8 +205,6 @@ def _probing(path: Path) -> TaskSplits:
     }
     return TaskSplits(splits, len(classes))
 
-
-# -- the table ---------------------------------------------------------
 
 PROBING = tuple(one.name.removeprefix("probing/") for one in DATA_SETS.values() if one.group == "probing")
 _TASKS = (

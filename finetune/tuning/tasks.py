@@ -121,9 +121,6 @@ def load(name: str, data: str = "") -> GlueData:
     return loaded
 
 
-# -- the official files ------------------------------------------------
-
-
 def read_split(task: GlueTask, split: str, data: str | Path = "") -> LabelledExamples | None:
     """Read a split from DATA/GLUE, or DATA where that is the GLUE folder; None: its file is not there."""
     path = locate(data_root(data), task.file(split))
@@ -189,9 +186,6 @@ def files(name: str, root: Path) -> list[Path]:
     task = TASKS[name]
     train, *dev = (locate(root, task.file(split)) for split in ("train", *task.dev_splits()))
     return [train, *([path for path in dev if path.is_file()] or dev[:1])]
-
-
-# -- the leaderboard ---------------------------------------------------
 
 
 def prediction_lines(task: GlueTask, logits: np.ndarray) -> list[str]:
