@@ -79,7 +79,7 @@ def _pair(name: str, pick: str, **fields: Any) -> Any:
 def back_translation(
     sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, **search: Any
 ) -> list[str | None]:
-    """Translate into another language and back with two models: BackTranslation (AugCSE, A.2).
+    """Translate into another language and back with two models.
 
     AugCSE uses English to German. None if it comes back the same, spaces, quotes and capitals aside.
     search: the fields of `Search`.
@@ -129,7 +129,7 @@ def multilingual_back_translation(
 def casual_to_formal(
     sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, **search: Any
 ) -> list[str | None]:
-    """Rewrite in a formal style with a T5: Casual2Formal (AugCSE, A.2, through Styleformer).
+    """Rewrite in a formal style with a T5.
 
     The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks
     them; here the likeliest different result is taken.

@@ -22,8 +22,7 @@ _SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "w
 
 
 def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Return a sentence's triples of subject, verb and object, "!" in front of a negated verb: Summarization
-    (NL-Augmenter; Zhang et al. 2021).
+    """Return a sentence's triples of subject, verb and object, "!" in front of a negated verb.
 
     Unlike the published rule, it writes names whole, shares a subject among coordinated verbs, and takes what
     a preposition brings if a verb has no object. None if there is no triple, or if it is the whole sentence.
@@ -49,9 +48,7 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Return "X acknowledged that they did it" for "X did it", with a random factive verb:
-    FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its repeated
-    patterns).
+    """Return "X acknowledged that they did it" for "X did it", with a random factive verb.
 
     The verb takes the sentence's tense. The pronoun is a personal pronoun's own, "he" or "she" by word lists,
     "they" for plural people, "it" for groups of people. None for other subjects, for questions, and for

@@ -27,8 +27,7 @@ _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 
 
 def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Spell contractions out, or, if there are none, contract the forms that can be: ContractionExpansions
-    (CheckList, Ribeiro et al. 2020).
+    """Spell contractions out, or, if there are none, contract the forms that can be.
 
     Words and tags decide (as published: a map of 77 strings): "it's" is "it is" or "it has", "John's" stays,
     "don't you know" becomes "do you not know", and no clause ends in a contraction ("Yes, it is.").
@@ -38,8 +37,7 @@ def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Remove "not" and "n't" behind auxiliaries, and "do" with them: SentenceAuxiliaryNegationRemoval (NL-
-    Augmenter).
+    """Remove "not" and "n't" behind auxiliaries, and "do" with them.
 
     The verb takes the form that "do" had ("did not go": "went"); "not only" stays, as it negates nothing. As
     published, "does not" stays and "can't" leaves "ca".

@@ -21,8 +21,7 @@ _NOT_ADVERB = named_words("discourse.not_adverb")
 
 
 def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace one discourse marker by another of the same class of PDTB 2.0: DiscourseMarkerSubstitution (NL-
-    Augmenter; Pitler et al. 2008).
+    """Replace one discourse marker by another of the same class of PDTB 2.0.
 
     One random marker, of several words too, that stands in front of a comma, a verb or a clause
     (`word_lists/discourse_markers.tsv`), by a random other one. As published: the first occurrence of the

@@ -43,8 +43,7 @@ _QUOTES = frozenset("\"“‘'`") | {"``"}
 
 
 def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace words and names of one gender by those of the other: GenderSwap (NL-Augmenter after Lu et al.
-    2020).
+    """Replace words and names of one gender by those of the other.
 
     "her" is "his" or "him", and "his" is "her" or "hers", by tag. A given name becomes the same new name
     wherever it stands, and none that the sentence has; family names, places, "Martin Luther King" stay.
@@ -146,8 +145,7 @@ _LENGTHS = tuple(map(lengths_by_word, _PLACES))
 
 
 def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace well-known, populous cities by small, little-known ones: CityNamesTransformation (NL-
-    Augmenter).
+    """Replace well-known, populous cities by small, little-known ones.
 
     By a gazetteer of 260 (GeoNames), without an entity recogniser. A name that is part of a longer one ("New
     York Times", "Paris Hilton") stays; a city becomes the same city wherever it stands.
@@ -161,8 +159,7 @@ def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put a fact from GeoNames beside a country, city or continent: GeoNamesTransformation (NL-Augmenter
-    after Păiş 2019).
+    """Put a fact from GeoNames beside a country, city or continent.
 
     One random fact (capital, continent, inhabitants, neighbours, currency, ISO code) for one random place:
     between commas before a verb, a preposition or the end, otherwise in brackets. None for a name that is
@@ -271,8 +268,7 @@ _BEFORE_NOUN = _SHADES | word_set("in and or , the of")
 
 
 def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace every colour by another of the 147 of CSS ("dark sea green"): ColorTransformation (NL-
-    Augmenter).
+    """Replace every colour by another of the 147 of CSS ("dark sea green").
 
     Whole words, the longest name first, a colour drawn for each (as published: substrings, one colour). Names
     stay ("Red Sea", "Mr Brown", "green tea", "black voters"); words that are things more often than colours

@@ -34,8 +34,7 @@ _CLOSING = tuple(".!?;:,\"'”’)]")
 
 
 def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Exchange the subject of the main clause and its first object: SentenceSubjectObjectSwitch (NL-
-    Augmenter).
+    """Exchange the subject of the main clause and its first object.
 
     As published, objects of prepositions count. Here pronouns take their case ("he": "him"), the verb agrees
     with its new subject, commas and capitals are right; no relative or reflexive pronoun, no "there".
@@ -90,8 +89,7 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put the sentences of a text in another, random order: SentenceReordering (NL-Augmenter; Lewis et al.
-    2020).
+    """Put the sentences of a text in another, random order.
 
     Never their own order; None for a single sentence, which is what most corpora of sentences have, and if
     quotes or brackets go over sentences. A sentence ends in . ! or ?, behind no abbreviation ("No. 132"), and
@@ -199,8 +197,7 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
 
 
 def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put what follows the finite verb in front of its clause: YodaPerturbation (NL-Augmenter after
-    yevbar/Yoda-Script).
+    """Put what follows the finite verb in front of its clause.
 
     Of the main clause, and of those coordinated with it that have a subject of their own (as published: of
     every piece of text between commas). What stands in front of the subject stays there; clauses whose quotes

