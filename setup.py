@@ -26,7 +26,10 @@ setup(
     include_package_data=False,
     package_data={
         "augment": ["word_lists/*"],
-        "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],
+        "finetune.figures": ["page.mplstyle"],
+        "finetune.tuning": ["glue.yaml"],
+        "finetune.report": ["curves.yaml", "page.css", "page.html.jinja", "published.yaml"],
+        "pretrain.benchmarks": ["data_sets.tsv"],
         "pretrain.export": ["card.md.jinja"],
         "pretrain.commands.show": ["show.html.jinja"],
         "pretrain.recipes": ["*.yaml"],

@@ -28,7 +28,7 @@ from finetune.results import Evaluation, TaskResult, folder_for, sample_std, tab
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
 from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, stop_code_of, until_stopped
 from finetune.tuning.tasks import NLI, LabelledExamples, load
-from pretrain.benchmarks.files import DataSet, data_root, find, json_rows
+from pretrain.benchmarks.files import DATA_SETS, data_root, find, json_rows
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -38,8 +38,6 @@ RECIPE = Recipe(
     lr=1e-5, batch_size=128, epochs=2, warmup=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, clip=1.0
 )
 ROUNDS = ("R1", "R2", "R3")
-EVALUATION_SIZES = {"R1": 1000, "R2": 1000, "R3": 1200}
-"""Rows of dev and of test, each."""
 _WORDS = (("e", "n", "c"), NLI, ("SUPPORTS", "NOT ENOUGH INFO", "REFUTES"))
 _LABELS = {word: number for words in _WORDS for number, word in enumerate(words)}
 """Label words of ANLI; of SNLI and MNLI; of FEVER-NLI."""
@@ -123,9 +121,9 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
     for split in ("dev", "test"):
         for name in ROUNDS:
             evaluated[f"{name} {split}"] = rows = read_jsonl(find(data, "ANLI", name, f"{split}.jsonl"), KEYS)
-            if len(rows) != EVALUATION_SIZES[name]:
-                rows_here = f"{len(rows):,} rows here, {EVALUATION_SIZES[name]:,} as published"
-                notes.append(f"ANLI {name}: {split} has {rows_here}")
+            published = DATA_SETS[f"ANLI/{name}"].rows[split]
+            if len(rows) != published:
+                notes.append(f"ANLI {name}: {split} has {len(rows):,} rows here, {published:,} as published")
     train: dict[str, LabelledExamples] = {}
     missing = []
     for corpus in TRAINING:
@@ -160,16 +158,6 @@ def read_jsonl(path: Path, keys: tuple[str, str, str]) -> LabelledExamples:
     )
 
 
-DATA_SETS = tuple(
-    DataSet(
-        f"ANLI/{name}",
-        tuple(f"ANLI/{name}/{split}.jsonl" for split in ("train", "dev", "test")),
-        "github.com/facebookresearch/anli, anli_v1.0.zip",
-    )
-    for name in ROUNDS
-)
-
-
 def files(name: str, root: Path) -> list[Path]:
     """Return the files of a round that must be there; it is trained on what there is of several sets."""
     return [root / "ANLI" / name / f"{split}.jsonl" for split in ("dev", "test")]
@@ -193,9 +181,8 @@ def evaluate(
     stop_code: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
     """Fine-tune once per seed, or take what is in `folder`; Interrupted: a requested stop is saved."""
-    from finetune.tuning.classifier import build_classifier, choose_precision
-    from finetune.tuning.finetuning import Execution, FineTuning
-    from finetune.tuning.run_files import checkpoint_of, read_result, settings_digest, write_result
+    from finetune.tuning import finetuning
+    from finetune.tuning.finetuning import Execution, FineTuning, build_classifier, choose_precision
 
     recipe, precision = options.recipe, choose_precision(options.precision)
 
@@ -221,8 +208,8 @@ def evaluate(
     settings = asdict(recipe) | data
     found = []
     for seed in range(1, options.seeds + 1):
-        path = folder / f"seed{seed}-{settings_digest(settings | {'seed': seed})}.json"
-        entry = read_result(path)
+        path = folder / f"seed{seed}-{finetuning.settings_digest(settings | {'seed': seed})}.json"
+        entry = finetuning.read_result(path)
         if entry is None:
             if (code := stop_code()) != 0:
                 raise Interrupted(code)
@@ -234,7 +221,7 @@ def evaluate(
                 recipe,
                 seed,
                 lambda logits: _accuracies(logits, evaluated, "dev"),
-                Execution(precision, options.token_budget, checkpoint_of(path), stop_code, True),
+                Execution(precision, options.token_budget, finetuning.checkpoint_of(path), stop_code, True),
                 rows=lambda seed, epoch: epoch_rows(counts, weights, seed, epoch),
                 evaluate_every=EVALUATE_EVERY,
             )
@@ -246,7 +233,7 @@ def evaluate(
                 "test_answers": to_text(answers),
                 **outcome.figures(),
             }
-            write_result(path, entry)
+            finetuning.write_result(path, entry)
         found.append(entry)
     protocol = (
         f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {options.seeds} seed(s)"

@@ -18,19 +18,11 @@ from threadpoolctl import threadpool_limits
 from finetune.encoders.models import EmbeddingModel
 from finetune.frozen import Frozen, command
 from finetune.results import Evaluation, TaskResult, sample_std
-from pretrain.benchmarks.files import DataSet, csv_columns, find
+from pretrain.benchmarks.files import DATA_SETS, csv_columns, find
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
-SETS = {  # name: (texts, classes) as published
-    "agnews": (8000, 4),
-    "searchsnippets": (12340, 8),
-    "stackoverflow": (20000, 20),
-    "biomedical": (20000, 20),
-    "tweet": (2472, 89),
-    "googlenews_TS": (11109, 152),
-}
-SIX = tuple(SETS)
+SIX = ("agnews", "searchsnippets", "stackoverflow", "biomedical", "tweet", "googlenews_TS")
 """The sets of the papers' tables. GoogleNews has 28 words a text there (VaSCL, table 4): titles with
 snippets, TS."""
 TRIALS = 10
@@ -69,18 +61,6 @@ def read(path: Path) -> LabelledTexts:
     return LabelledTexts(
         [text for text, _ in rows], np.array([number_of[name] for name in names]), len(distinct)
     )
-
-
-DATA_SETS = tuple(
-    DataSet(
-        f"clustering/{name}",
-        (f"clustering/{name}.csv",),
-        "github.com/jackyin12/GSDMM, as csv with the columns text,label"
-        if name == "googlenews_TS"
-        else "github.com/rashadulrakib/short-text-clustering-enhancement, as csv with the columns text,label",
-    )
-    for name in SETS
-)
 
 
 def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
@@ -130,20 +110,15 @@ def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Ev
     each = trials(vectors, texts)
     mean = {metric: float(np.mean([one[metric] for one in each])) for metric in METRICS}
     std = {metric: sample_std([one[metric] for one in each]) for metric in METRICS}
-    details = {"texts": len(texts.texts), "classes": texts.classes, "trials": each, "std": std}
+    sizes = {"texts": len(texts.texts), "classes": texts.classes}
+    details = {**sizes, "trials": each, "std": std}
     evaluation.tasks[name] = TaskResult("accuracy", mean["accuracy"], mean, std["accuracy"], details)
-    size, classes = SETS[name]
-    evaluation.expect_size(name, "texts", len(texts.texts), size)
-    evaluation.expect_size(name, "classes", texts.classes, classes)
+    for what, published in DATA_SETS[f"clustering/{name}"].rows.items():
+        evaluation.expect_size(name, what, sizes[what], published)
     if set(SIX) <= set(evaluation.tasks):
         average = float(np.mean([evaluation.tasks[name].value for name in SIX]))
         evaluation.notes.append(f"mean accuracy of the six sets of VaSCL's table 2: {average:.2f}")
     return f"accuracy {mean['accuracy']:.2f} ± {std['accuracy']:.2f}, NMI {mean['nmi']:.2f}"
-
-
-def files(name: str, root: Path) -> list[Path]:
-    """Return the file of a set."""
-    return [root / f"clustering/{name}.csv"]
 
 
 EVALUATION = Frozen(
@@ -157,8 +132,7 @@ EVALUATION = Frozen(
     max_length=MAX_LENGTH,
 )
 main = command(
-    EVALUATION,
-    "Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.",
+    EVALUATION, "Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI."
 )
 
 if __name__ == "__main__":

@@ -40,21 +40,8 @@ PLACES = (
     "{part}/{name}-*-of-*.parquet",
 )
 """Where a part of a set lies below the folder of all sets: the first pattern with files."""
-THIRTEEN = (
-    "NanoArguAna",
-    "NanoClimateFEVER",
-    "NanoDBPedia",
-    "NanoFEVER",
-    "NanoFiQA2018",
-    "NanoHotpotQA",
-    "NanoMSMARCO",
-    "NanoNFCorpus",
-    "NanoNQ",
-    "NanoQuoraRetrieval",
-    "NanoSCIDOCS",
-    "NanoSciFact",
-    "NanoTouche2020",
-)
+_THIRTEEN = "ArguAna ClimateFEVER DBPedia FEVER FiQA2018 HotpotQA MSMARCO NFCorpus NQ QuoraRetrieval SCIDOCS"
+THIRTEEN = tuple(f"Nano{name}" for name in f"{_THIRTEEN} SciFact Touche2020".split())
 """NanoBEIR's sets, whose mean is printed."""
 
 
@@ -222,10 +209,7 @@ def main(model: Model, *, query_prompt: str = "", document_prompt: str = "", fla
     loaded = {name: _read_set(name, flags.eval_data) for name in names}
     opened = open_model(model, flags.pooling, precision=flags.precision)
     return run_and_write(
-        opened,
-        flags.out,
-        lambda opened: evaluate(opened, loaded, query_prompt, document_prompt),
-        add_average,
+        opened, flags.out, lambda opened: evaluate(opened, loaded, query_prompt, document_prompt), add_average
     )
 
 

@@ -23,7 +23,7 @@ from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.frozen import Frozen, command
 from finetune.results import Evaluation
-from pretrain.benchmarks.files import DataSet, csv_columns, data_root, json_rows, lines, locate, require
+from pretrain.benchmarks.files import DATA_SETS, csv_columns, data_root, json_rows, lines, locate, require
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -31,9 +31,10 @@ TASKS = ("ANLI", "SNLI", "MNLI", "triplets")
 LABELS = {"e": "entailment", "n": "neutral", "c": "contradiction"} | {
     label: label for label in ("entailment", "neutral", "contradiction")
 }
-SIZES = {"ANLI": 16946, "SNLI": 9824, "MNLI": 9815}
-"""Examples as published: ANLI's training set, SNLI's test set, MNLI's dev set."""
-SIMCSE_TRIPLETS = 275601
+_SPLITS = {"ANLI": ("ANLI/R1", "train"), "SNLI": ("SentEval/SNLI", "test"), "MNLI": ("NLI/MNLI-dev", "dev")}
+SIZES = {task: DATA_SETS[name].rows[split] for task, (name, split) in _SPLITS.items()}
+"""Examples as published."""
+SIMCSE_TRIPLETS = DATA_SETS["NLI/SimCSE"].rows["train"]
 
 
 @dataclass(frozen=True)
@@ -130,20 +131,13 @@ def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Eval
     vectors = model.encode([*found.premises, *found.entailed, *found.not_entailed])
     premises, entailed, not_entailed = np.split(vectors, 3)
     result, nearer = scores(premises, entailed, not_entailed, found.contradicts)
-    details = {
-        "comparisons": count,
-        "with_contradiction": decided,
-        "premises": len(set(found.premises)),
-    }
+    details = {"comparisons": count, "with_contradiction": decided, "premises": len(set(found.premises))}
     data = examples_digest([*found.premises, *found.entailed], found.not_entailed, found.contradicts)
     answers = Answers.of(nearer, np.ones_like(nearer), "accuracy", data)
     evaluation.add(name, "entailment_nearer", result, answers=answers, **details)
     if found.remark:
         evaluation.incomplete(f"{name}: {found.remark}")
     return f"{result['entailment_nearer']:.2f}% of {decided:,}"
-
-
-# -- reading -----------------------------------------------------------
 
 
 def files(name: str, root: Path) -> list[Path]:
@@ -176,16 +170,6 @@ def read_triplets(path: Path) -> list[tuple[str, str, str]]:
     return rows
 
 
-DATA_SETS = (
-    DataSet(
-        "NLI/SimCSE",
-        ("NLI/nli_for_simcse.csv",),
-        "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
-    ),
-    DataSet("NLI/MNLI-dev", ("NLI/mnli_dev.jsonl",), "cims.nyu.edu/~sbowman/multinli"),
-)
-
-
 EVALUATION = Frozen(
     "nli_distance",
     "premise with entailed against contradicting hypothesis, cosine; as_coded: against all others, dot "
@@ -194,10 +178,7 @@ EVALUATION = Frozen(
     load,
     score,
 )
-main = command(
-    EVALUATION,
-    "Count how often the entailed hypothesis is nearer to its premise.",
-)
+main = command(EVALUATION, "Count how often the entailed hypothesis is nearer to its premise.")
 
 if __name__ == "__main__":
     cli.run(main)

@@ -14,13 +14,13 @@ from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.frozen import Frozen, command
 from finetune.results import Evaluation
-from pretrain.benchmarks.files import DataSet, find, lines
+from pretrain.benchmarks.files import DATA_SETS, find, lines
 from pretrain.benchmarks.sts_tasks import Pairs, distinct_sentences, score_task, task_cosines
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
-TASKS = {"STS-B-zh": ("cnsd-sts-test.txt", 1361), "STS-B-zh-dev": ("cnsd-sts-dev.txt", 1458)}
-"""Task: its file below zh/STS-B and the number of its pairs as published."""
+TASKS = {"STS-B-zh": "test", "STS-B-zh-dev": "dev"}
+"""Task: the split that it is."""
 
 
 def read(path: Path) -> Pairs:
@@ -42,18 +42,9 @@ def read(path: Path) -> Pairs:
     return Pairs(path.stem, first, second, np.array(gold))
 
 
-DATA_SETS = (
-    DataSet(
-        "zh/STS-B",
-        tuple(f"zh/STS-B/cnsd-sts-{split}.txt" for split in ("train", "dev", "test")),
-        "github.com/pluto-junzeng/CNSD",
-    ),
-)
-
-
 def files(task: str, root: Path) -> list[Path]:
     """Return the file of a task."""
-    return [root / "zh" / "STS-B" / TASKS[task][0]]
+    return [root / f"zh/STS-B/cnsd-sts-{TASKS[task]}.txt"]
 
 
 def score(model: EmbeddingModel, name: str, pairs: Pairs, evaluation: Evaluation) -> str:
@@ -66,7 +57,7 @@ def score(model: EmbeddingModel, name: str, pairs: Pairs, evaluation: Evaluation
     data = examples_digest(pairs.first, pairs.second, pairs.gold)
     answers = Answers.of(similarities[0], pairs.gold, "spearman", data)
     evaluation.add(name, "spearman", scores, answers=answers, pairs=len(pairs))
-    evaluation.expect_size(name, "pairs", len(pairs), TASKS[name][1])
+    evaluation.expect_size(name, "pairs", len(pairs), DATA_SETS["zh/STS-B"].rows[TASKS[name]])
     return f"Spearman {scores['spearman']:.2f} over {len(pairs):,} pairs"
 
 
@@ -74,7 +65,7 @@ EVALUATION = Frozen(
     "zh_sts",
     "cosine, Spearman over all pairs, nothing fitted",
     tuple(TASKS),
-    lambda task, data: read(find(data, "zh", "STS-B", TASKS[task][0])),
+    lambda task, data: read(find(data, f"zh/STS-B/cnsd-sts-{TASKS[task]}.txt")),
     score,
     pooling=("cls", "SDA's"),
 )

@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from augment.rules import bound_words, senses, substitution
+from augment.rules import senses, substitution
 from augment.text import wordnet
 
 FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
@@ -236,7 +236,7 @@ def _count_lines(part: str, synsets: list[_Synset]) -> list[str]:
 
 def forget_words() -> None:
     """Empty what the modules remember of a WordNet."""
-    for module in (wordnet, bound_words, senses, substitution):
+    for module in (wordnet, senses, substitution):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

@@ -146,7 +146,7 @@ _MORE = {
     "put_in_place", "recover", "copy_tree", "create", "sync", "write_durably", "open_partial", "AppendedFile",
     "rename_durably", "remove_durably", "write_tensors", "write_manifest",
 }  # fmt: skip
-_OF = {"pretrain.common.files", "pretrain.data.shard_writer", "finetune.tuning.run_files"}
+_OF = {"pretrain.common.files", "pretrain.data.shard_writer", "finetune.tuning.finetuning"}
 
 
 def writes_several(path: Path) -> bool:

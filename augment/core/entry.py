@@ -1,6 +1,5 @@
-"""Describe augmentations for the catalogue: a decorator beside each function."""
+"""Describe augmentations for the catalogue."""
 
-import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -9,8 +8,6 @@ from typing import Any, Literal, TypeVar
 
 Meaning = Literal["preserving", "possibly altering", "altering"]
 Function = TypeVar("Function", bound=Callable[..., Any])
-AUGCSE = "AugCSE (Tang et al. 2022), appendix A.2"
-FILTERED_OUT = f"{AUGCSE} (filtered out)"
 
 
 @dataclass(frozen=True)
@@ -73,51 +70,31 @@ class Entry:
         object.__setattr__(self, "example", self.example or self.name + "".join(settings[:1]))
 
 
-REGISTERED: list[Entry] = []
+FIELDS: dict[str, dict[str, Any]] = {}
+"""Name of an augmentation -> the fields of its `Entry` that `augmentation` was given."""
 
 
-def augmentation(
-    meaning: Meaning,
-    *,
-    paper: str,
-    name: str = "",
-    needs: str | tuple[str, ...] = (),
-    languages: str = "",
-    sample: str = "",
-    description: str = "",
-    **fields: Any,
-) -> Callable[[Function], Function]:
-    """Register the decorated function as an augmentation, under its own name unless another is given.
+def augmentation(*parameters: Parameter, name: str = "", **fields: Any) -> Callable[[Function], Function]:
+    """Give the decorated function parameters, and other fields of `Entry`.
 
-    languages: "en zh". sample: "before -> after". description: by default the docstring's first sentence.
-    Other fields are those of `Entry`.
+    What else the catalogue says of it is in word_lists/augmentations.tsv, under the function's own name
+    unless another is given.
     """
 
     def register(function: Function) -> Function:
-        paragraph = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
-        REGISTERED.append(
-            Entry(
-                name=name or function.__name__.replace("_", "-"),
-                paper=paper,
-                description=description or re.split(r"(?<=\.) (?=[A-Z])", paragraph, maxsplit=1)[0],
-                function=function,
-                meaning=meaning,
-                kind=kind_of(function),
-                needs=(needs,) if isinstance(needs, str) else needs,
-                languages=tuple(languages.split()),
-                sample=tuple(sample.split(" -> ")) if sample else None,  # type: ignore[arg-type]
-                **fields,
-            )
-        )
+        own = {"function": function, "parameters": parameters, **fields}
+        FIELDS[name or function.__name__.replace("_", "-")] = own
         return function
 
     return register
 
 
-augcse = functools.partial(augmentation, paper=AUGCSE)
-english = functools.partial(augcse, languages="en")
-
-
 def kind_of(function: Callable[..., Any]) -> Literal["token", "text"]:
     """Return "token" for a function that takes a vocabulary, "text" for any other."""
     return "token" if "vocabulary" in inspect.signature(function).parameters else "text"
+
+
+def summary_of(function: Callable[..., Any]) -> str:
+    """Return the first sentence of a function's docstring."""
+    paragraph = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) (?=[A-Z])", paragraph, maxsplit=1)[0]

@@ -73,12 +73,7 @@ def count_per_sequence(flags: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def draw_spans(
-    keys: np.ndarray,
-    sizes: np.ndarray,
-    count: int,
-    rate: float,
-    room: np.ndarray,
-    multiple: int = 1,
+    keys: np.ndarray, sizes: np.ndarray, count: int, rate: float, room: np.ndarray, multiple: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw `count` rising spans without overlap in each sequence: (starts, lengths), int64[N, count] both.
 

@@ -119,29 +119,27 @@ nb::object look_alike(nb::str text, nb::dict similar, uint64_t threshold, Draws&
     return text_of(letters);
 }
 
-// Returns how often a word of an ASCII text follows itself (`augment.text.word_forms.repeats`); -1 for other texts.
+// Returns how often a word follows itself, punctuation behind it and the case of ASCII letters aside.
 long repeats(nb::str text) {
-    if (!PyUnicode_IS_ASCII(text.ptr())) return -1;
-    const auto blank = [](char letter) { return letter == ' ' || (letter >= 9 && letter <= 13) || (letter >= 28 && letter <= 31); };
-    const std::string_view all = utf8(text);
-    std::string_view before;
+    const Letters letters(text);
+    const auto at = [&](Py_ssize_t i) { return letters[i] < 128 ? lowered(static_cast<char>(letters[i])) : letters[i]; };
+    const auto trails = [&](Py_ssize_t i) { return std::u32string_view(U".,;:!?)\"'’”]").find(letters[i]) != std::u32string_view::npos; };
+    Span before{0, 0};
     long count = 0;
-    for (size_t start = 0; start < all.size();) {
-        if (blank(all[start])) {
+    for (Py_ssize_t start = 0; start < letters.size;) {
+        if (letters.space(start)) {
             ++start;
             continue;
         }
-        size_t stop = start;
-        while (stop < all.size() && !blank(all[stop])) ++stop;
-        const std::string_view word = all.substr(start, stop - start);
+        Py_ssize_t stop = start + 1;
+        while (stop < letters.size && !letters.space(stop)) ++stop;
+        Py_ssize_t end = stop, same = 0;
+        while (end > start && trails(end - 1)) --end;
+        const Py_ssize_t size = before.second - before.first;
+        while (same < size && start + same < end && at(before.first + same) == at(start + same)) ++same;
+        count += size > 0 && same == size && start + same == end && Py_UNICODE_ISALNUM(at(before.second - 1));
+        before = {start, stop};
         start = stop;
-        const size_t end = word.find_last_not_of(".,;:!?)]\"'");
-        const std::string_view bare = word.substr(0, end == std::string_view::npos ? 0 : end + 1);
-        bool same = !before.empty() && before.size() == bare.size();
-        for (size_t i = 0; same && i < bare.size(); ++i) same = lowered(before[i]) == lowered(bare[i]);
-        const char last = before.empty() ? ' ' : lowered(before.back());
-        count += same && ((last >= 'a' && last <= 'z') || (last >= '0' && last <= '9'));
-        before = word;
     }
     return count;
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Parameter, augcse
+from augment.core.entry import Parameter, augmentation
 from augment.neural.models import LoadedModel, PaddedBatch, load_masked_lm, on_device, padded_batches
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
@@ -30,20 +30,15 @@ _LAST, _NEXT = re.compile(r"(\w+)\W*$"), re.compile(r"\W*(\w+)")
 _SEEN = 64  # characters searched for a neighbour
 
 
-def _contextual(name: str, rate: float, action: str, sample: str, **fields: Any) -> Any:
+def _contextual(name: str, rate: float, action: str, **fields: Any) -> Any:
     choice = "substitute words, insert some, or one of the two for each sentence"
-    return augcse(
-        "possibly altering",
+    return augmentation(
+        Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE),
+        Parameter("rate", rate, "share of the words, rounded up", 0, 1),
+        Parameter("action", action, choice, choices=ACTIONS),
+        Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
         name=name,
-        needs="model:a masked language model",
-        parameters=(
-            Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE),
-            Parameter("rate", rate, "share of the words, rounded up", 0, 1),
-            Parameter("action", action, choice, choices=ACTIONS),
-            Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
-        ),
         example=f"{name}:model=distilbert-base-uncased",
-        sample=sample,
         load=lambda values: _words_of(values["model"]),
         batch=True,
         **fields,
@@ -54,16 +49,9 @@ def _contextual(name: str, rate: float, action: str, sample: str, **fields: Any)
     "random-contextual-word",
     0.3,
     "random",
-    "The old man sat by the sea. -> The very old man sat down by the sea.",
     description="Replace words by draws from a masked language model, or put such words between them.",
 )
-@_contextual(
-    "contextual",
-    0.1,
-    "substitute",
-    "The old man sat by the sea. -> The old man stood by the sea.",
-    paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4; through nlpaug (Ma 2019)",
-)
+@_contextual("contextual", 0.1, "substitute")
 def contextual(
     sentences: Sequence[ParsedSentence],
     draws: Sequence[Draws],
@@ -193,7 +181,9 @@ def _words_of(source: str) -> _Words:
 
 
 def _fill(loaded: LoadedModel, words: _Words, works: list[_Work], top_k: int) -> None:
-    """Fill the next spot of every sentence."""
+    """Fill the next spot of every sentence, by one of the `top_k` likeliest words that are allowed."""
+    import torch
+
     tokenizer = loaded.tokenizer
     positions = getattr(loaded.model.config, "max_position_embeddings", 512)
     longest = min(tokenizer.model_max_length, positions - 2)  # RoBERTa uses the first two for none
@@ -211,7 +201,9 @@ def _fill(loaded: LoadedModel, words: _Words, works: list[_Work], top_k: int) ->
         logits = _at_masks(loaded.model, batch, [places[seen[row]] for row in batch.rows])[: len(ours)]
         mask = tokenizer.mask_token
         allowed = np.stack([_allowed(words, works[i], spots[i], texts[i], ends[i], mask) for i in ours])
-        values, ids = _likeliest(logits, allowed, top_k)
+        logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
+        scores, ids = (part.cpu() for part in logits.topk(min(top_k, logits.shape[1])))
+        values = torch.softmax(scores.double(), 1).numpy()
         for row, i in enumerate(ours):
             if allowed[row].any():
                 cumulative = values[row].cumsum()
@@ -237,15 +229,6 @@ def _at_masks(model: Any, batch: PaddedBatch, places: Sequence[int]) -> Any:
             return model(input_ids=batch.ids, attention_mask=batch.mask).logits[:, 0].float()
     finally:
         at_masks.remove()
-
-
-def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return probabilities, float64[n, K], and tokens of the `top_k` likeliest words that are allowed."""
-    import torch
-
-    logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
-    values, ids = (part.cpu() for part in logits.topk(min(top_k, logits.shape[1])))
-    return torch.softmax(values.double(), 1).numpy(), ids.numpy()
 
 
 def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: int, mask: str) -> np.ndarray:

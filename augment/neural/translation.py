@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Parameter, augcse
+from augment.core.entry import Parameter, augmentation
 from augment.core.errors import AugmentationError
 from augment.neural.models import LoadedModel, load_seq2seq, on_device, padded_batches
 from augment.text.draws import Draws
@@ -41,11 +41,6 @@ class Search:
     max_length: int = 128
 
 
-def _load_multilingual(values: dict[str, Any]) -> None:
-    for code in (values["source"], values["pivot"]):
-        _language_id(load_seq2seq(values["model"]).tokenizer, code)
-
-
 def _model(name: str, meaning: str, variable: str) -> Parameter:
     return Parameter(name, "", f"{meaning}, a folder or a hub name", variable=variable)
 
@@ -61,19 +56,14 @@ def _search(pick: str) -> tuple[Parameter, ...]:
     )
 
 
-def _pair(name: str, pick: str, sample: str, **fields: Any) -> Any:
+def _pair(name: str, pick: str, **fields: Any) -> Any:
     """Describe an augmentation that translates with two models."""
-    return augcse(
-        "preserving",
+    return augmentation(
+        _model("forward", "the model into another language", FORWARD),
+        _model("back", "the model back", BACK),
+        *_search(pick),
         name=name,
-        needs="model:two translation models, into another language and back",
-        parameters=(
-            _model("forward", "the model into another language", FORWARD),
-            _model("back", "the model back", BACK),
-            *_search(pick),
-        ),
         example=f"{name}:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
-        sample=sample,
         load=lambda values: [load_seq2seq(values[step]) for step in ("forward", "back")],
         batch=True,
         **fields,
@@ -83,14 +73,13 @@ def _pair(name: str, pick: str, sample: str, **fields: Any) -> Any:
 @_pair(
     "diverse-paraphrase",
     "diverse",
-    "The old man sat by the sea. -> An elderly man was sitting at the seaside.",
     description="Translated into another language and back, the result that is least like the sentence.",
 )
-@_pair("back-translation", "best", "The old man sat by the sea. -> The old man was sitting by the sea.")
+@_pair("back-translation", "best")
 def back_translation(
     sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, **search: Any
 ) -> list[str | None]:
-    """Translate into another language and back with two models: BackTranslation (AugCSE, A.2).
+    """Translate into another language and back with two models.
 
     AugCSE uses English to German. None if it comes back the same, spaces, quotes and capitals aside.
     search: the fields of `Search`.
@@ -102,18 +91,15 @@ def back_translation(
     return _rewritten(sentences, draws, Search(**search), ((forward, None), (back, None)))
 
 
-@augcse(
-    "preserving",
-    needs="model:a translation model of many languages",
-    parameters=(
-        _model("model", "the model of many languages", MULTILINGUAL),
-        Parameter("source", "en", "code of the sentences' language, as the model writes it"),
-        Parameter("pivot", "de", "code of the language between"),
-        *_search("best"),
-    ),
+@augmentation(
+    _model("model", "the model of many languages", MULTILINGUAL),
+    Parameter("source", "en", "code of the sentences' language, as the model writes it"),
+    Parameter("pivot", "de", "code of the language between"),
+    *_search("best"),
     example="multilingual-back-translation:model=facebook/m2m100_418M:pivot=fr",
-    sample="The old man sat by the sea. -> The old man sat on the sea.",
-    load=_load_multilingual,
+    load=lambda values: [
+        _language_id(load_seq2seq(values["model"]).tokenizer, values[code]) for code in ("source", "pivot")
+    ],
     batch=True,
 )
 def multilingual_back_translation(
@@ -133,19 +119,17 @@ def multilingual_back_translation(
     return _rewritten(sentences, draws, Search(**search), steps)
 
 
-@augcse(
-    "preserving",
-    needs="model:a model that rewrites in a formal style",
-    parameters=(_model("model", "the model of the formal style", FORMAL), *_search("different")),
+@augmentation(
+    _model("model", "the model of the formal style", FORMAL),
+    *_search("different"),
     example="casual-to-formal:model=prithivida/informal_to_formal_styletransfer",
-    sample="What you upto -> What are you currently doing?",
     load=lambda values: load_seq2seq(values["model"]),
     batch=True,
 )
 def casual_to_formal(
     sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, **search: Any
 ) -> list[str | None]:
-    """Rewrite in a formal style with a T5: Casual2Formal (AugCSE, A.2, through Styleformer).
+    """Rewrite in a formal style with a T5.
 
     The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks
     them; here the likeliest different result is taken.

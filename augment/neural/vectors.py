@@ -10,11 +10,11 @@ import gzip
 import zlib
 from math import ceil
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 
-from augment.core.entry import Parameter, augcse
+from augment.core.entry import Parameter, augmentation
 from augment.core.errors import AugmentationError
 from augment.neural.masked import ACTIONS, plain_words
 from augment.text.draws import Draws
@@ -26,61 +26,6 @@ _KNOWN_NEIGHBOURS = 1 << 15  # words whose neighbours are kept: 17 MB at 100 of 
 _MARKS = ".,;:!?…\"'“”‘’()[]"
 # Neighbours of these have another function in the sentence: near "the" are "of" and "in".
 _FUNCTION_WORDS = named_words("vectors.function_words")
-
-
-def _load(values: dict[str, Any]) -> None:
-    word_vectors(values["path"], values["limit"])
-
-
-@augcse(
-    "possibly altering",
-    needs="model:word vectors",
-    parameters=(
-        Parameter("path", "", "word vectors in GloVe's or word2vec's text format", variable=VARIABLE),
-        Parameter("rate", 0.3, "share of the words, rounded up", 0, 1),
-        Parameter("action", "substitute", "substitute, insert, or either by sentence", choices=ACTIONS),
-        Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
-        Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
-    ),
-    example="random-word-embedding:path=glove.6B.50d.txt",
-    sample="The old man sat by the sea. -> The young man stood by the sea.",
-    load=_load,
-)
-def random_word_embedding(
-    sentence: ParsedSentence, draws: Draws, path: str, rate: float = 0.3, action: str = "substitute",
-    top_k: int = 100, limit: int = 100_000,
-) -> str | None:  # fmt: skip
-    """Replace words by one of their `top_k` nearest by cosine: RandomWordEmbAugmentation (AugCSE).
-
-    AugCSE calls nlpaug with GloVe, rate 0.3. ceil(rate * n) of n words, if as many can change, are drawn at
-    random. Each one's successor is drawn evenly from its neighbours (nlpaug: 100), never a word that stands
-    beside it, in its capitals, with "a" and "an" corrected. action=insert puts a random word of the file
-    before a word instead, which is what nlpaug's insertion does; random draws one of the two for each
-    sentence, as AugCSE's code does. Function words, short forms, compounds with hyphens, abbreviations,
-    numbers and URLs stay. path: word vectors in GloVe's or word2vec's text format, .gz too.
-    """
-    vectors = word_vectors(path, limit)
-    text = sentence.text
-    inserts = draws.chance(0.5) if action == "random" else action == "insert"
-    spots = plain_words(sentence)
-    if inserts:  # only behind a space: the first word keeps its capital, a quote its first word
-        spots = [(start, start) for start, _ in spots if start and text[start - 1] == " "]
-    else:
-        found = [(start, end, text[start:end].lower()) for start, end in spots]
-        spots = [(a, b) for a, b, word in found if word in vectors.rows and word not in _FUNCTION_WORDS]
-    count = ceil(rate * sum(any(map(str.isalnum, word)) for word in sentence.words))
-    edits = []
-    for start, end in draws.sample(spots, count):
-        if inserts:
-            edits.append((start, start, draws.choice(vectors.words) + " "))
-            continue
-        neighbours = (*text[:start].split()[-1:], *text[end:].split()[:1])
-        beside = {word.strip(_MARKS).lower() for word in neighbours}
-        near = vectors.neighbours(vectors.rows[text[start:end].lower()], top_k)
-        allowed = [vectors.words[row] for row in near.tolist() if vectors.words[row].lower() not in beside]
-        if allowed:
-            edits.append((start, end, like(text[start:end], draws.choice(allowed))))
-    return rewrite(sentence, edits)
 
 
 class WordVectors:
@@ -153,3 +98,49 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
         if len(words) == limit:
             break
     return list(words.values()), matrix[: len(words)]
+
+
+@augmentation(
+    Parameter("path", "", "word vectors in GloVe's or word2vec's text format", variable=VARIABLE),
+    Parameter("rate", 0.3, "share of the words, rounded up", 0, 1),
+    Parameter("action", "substitute", "substitute, insert, or either by sentence", choices=ACTIONS),
+    Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
+    Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
+    example="random-word-embedding:path=glove.6B.50d.txt",
+    load=lambda values: word_vectors(values["path"], values["limit"]),
+)
+def random_word_embedding(
+    sentence: ParsedSentence, draws: Draws, path: str, rate: float = 0.3, action: str = "substitute",
+    top_k: int = 100, limit: int = 100_000,
+) -> str | None:  # fmt: skip
+    """Replace words by one of their `top_k` nearest by cosine.
+
+    AugCSE calls nlpaug with GloVe, rate 0.3. ceil(rate * n) of n words, if as many can change, are drawn at
+    random. Each one's successor is drawn evenly from its neighbours (nlpaug: 100), never a word that stands
+    beside it, in its capitals, with "a" and "an" corrected. action=insert puts a random word of the file
+    before a word instead, which is what nlpaug's insertion does; random draws one of the two for each
+    sentence, as AugCSE's code does. Function words, short forms, compounds with hyphens, abbreviations,
+    numbers and URLs stay. path: word vectors in GloVe's or word2vec's text format, .gz too.
+    """
+    vectors = word_vectors(path, limit)
+    text = sentence.text
+    inserts = draws.chance(0.5) if action == "random" else action == "insert"
+    spots = plain_words(sentence)
+    if inserts:  # only behind a space: the first word keeps its capital, a quote its first word
+        spots = [(start, start) for start, _ in spots if start and text[start - 1] == " "]
+    else:
+        found = [(start, end, text[start:end].lower()) for start, end in spots]
+        spots = [(a, b) for a, b, word in found if word in vectors.rows and word not in _FUNCTION_WORDS]
+    count = ceil(rate * sum(any(map(str.isalnum, word)) for word in sentence.words))
+    edits = []
+    for start, end in draws.sample(spots, count):
+        if inserts:
+            edits.append((start, start, draws.choice(vectors.words) + " "))
+            continue
+        neighbours = (*text[:start].split()[-1:], *text[end:].split()[:1])
+        beside = {word.strip(_MARKS).lower() for word in neighbours}
+        near = vectors.neighbours(vectors.rows[text[start:end].lower()], top_k)
+        allowed = [vectors.words[row] for row in near.tolist() if vectors.words[row].lower() not in beside]
+        if allowed:
+            edits.append((start, end, like(text[start:end], draws.choice(allowed))))
+    return rewrite(sentence, edits)

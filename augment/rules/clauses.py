@@ -1,14 +1,6 @@
 """Cut a sentence down to its triples, or put it under a factive verb: rules of AugCSE."""
 
-from augment.core.entry import FILTERED_OUT, augmentation, english
-from augment.rules.clause_forms import (
-    RELATIVE,
-    finite_form,
-    finite_verb,
-    is_plural,
-    phrase,
-    spelled_out,
-)
+from augment.rules.clause_forms import RELATIVE, finite_form, finite_verb, is_plural, phrase, spelled_out
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import balanced, named_words, word_set, word_table
@@ -29,14 +21,8 @@ for _word in _OF_NO_ONE:
 _SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "we", "they": "they"}
 
 
-@english(
-    "possibly altering",
-    needs="parse",
-    sample="Stillwater is not a 2010 American fantasy film. -> Stillwater !is film",
-)
 def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Return a sentence's triples of subject, verb and object, "!" in front of a negated verb: Summarization
-    (NL-Augmenter; Zhang et al. 2021).
+    """Return a sentence's triples of subject, verb and object, "!" in front of a negated verb.
 
     Unlike the published rule, it writes names whole, shares a subject among coordinated verbs, and takes what
     a preposition brings if a verb has no object. None if there is no triple, or if it is the whole sentence.
@@ -61,17 +47,8 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
     return result
 
 
-@augmentation(
-    "preserving",
-    paper=FILTERED_OUT,
-    needs="parse",
-    languages="en",
-    sample="Peter published a research paper. -> Peter acknowledged that he published a research paper.",
-)
 def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Return "X acknowledged that they did it" for "X did it", with a random factive verb:
-    FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its repeated
-    patterns).
+    """Return "X acknowledged that they did it" for "X did it", with a random factive verb.
 
     The verb takes the sentence's tense. The pronoun is a personal pronoun's own, "he" or "she" by word lists,
     "they" for plural people, "it" for groups of people. None for other subjects, for questions, and for

@@ -1,6 +1,5 @@
 """Spell contractions out, and remove negated auxiliaries: rules of AugCSE."""
 
-from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.inflection import inflect
 from augment.text.negation import assertive, is_base_form, joined_base_forms, needs_negation
@@ -27,10 +26,8 @@ _BE_HAVE = {
 _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 
 
-@english("preserving", needs="parse", sample="I'm sure he doesn't know. -> I am sure he does not know.")
 def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Spell contractions out, or, if there are none, contract the forms that can be: ContractionExpansions
-    (CheckList, Ribeiro et al. 2020).
+    """Spell contractions out, or, if there are none, contract the forms that can be.
 
     Words and tags decide (as published: a map of 77 strings): "it's" is "it is" or "it has", "John's" stays,
     "don't you know" becomes "do you not know", and no clause ends in a contraction ("Yes, it is.").
@@ -39,12 +36,8 @@ def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
     return rewrite(sentence, _expansions(sentence, lower)) or rewrite(sentence, _short_forms(sentence, lower))
 
 
-@english(
-    "altering", needs="parse", sample="He does not live here and can't swim. -> He lives here and can swim."
-)
 def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Remove "not" and "n't" behind auxiliaries, and "do" with them: SentenceAuxiliaryNegationRemoval (NL-
-    Augmenter).
+    """Remove "not" and "n't" behind auxiliaries, and "do" with them.
 
     The verb takes the form that "do" had ("did not go": "went"); "not only" stays, as it negates nothing. As
     published, "does not" stays and "can't" leaves "ca".

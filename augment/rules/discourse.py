@@ -1,6 +1,5 @@
 """Change discourse markers: a rule of AugCSE."""
 
-from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import (
@@ -21,10 +20,8 @@ _NAMING = word_set("known called named abbreviated spelled")
 _NOT_ADVERB = named_words("discourse.not_adverb")
 
 
-@english("preserving", needs="parse", sample="He left because it was late. -> He left since it was late.")
 def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace one discourse marker by another of the same class of PDTB 2.0: DiscourseMarkerSubstitution (NL-
-    Augmenter; Pitler et al. 2008).
+    """Replace one discourse marker by another of the same class of PDTB 2.0.
 
     One random marker, of several words too, that stands in front of a comma, a verb or a clause
     (`word_lists/discourse_markers.tsv`), by a random other one. As published: the first occurrence of the

@@ -1,9 +1,9 @@
-"""Swap genders, change places, put facts about them: rules of AugCSE that know names by lists."""
+"""Swap genders, change places, put facts about them, change colours: rules of AugCSE that go by lists."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from augment.core.entry import english
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import (
@@ -42,14 +42,8 @@ _SECOND_NAMES = named_words("names.second_names")
 _QUOTES = frozenset("\"“‘'`") | {"``"}
 
 
-@english(
-    "preserving",
-    needs="tags",
-    sample="She gave her brother Peter the keys. -> He gave his sister Alice the keys.",
-)
 def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace words and names of one gender by those of the other: GenderSwap (NL-Augmenter after Lu et al.
-    2020).
+    """Replace words and names of one gender by those of the other.
 
     "her" is "his" or "him", and "his" is "her" or "hers", by tag. A given name becomes the same new name
     wherever it stands, and none that the sentence has; family names, places, "Martin Luther King" stay.
@@ -150,12 +144,8 @@ _PLACES: tuple[dict[str, Any], ...] = (_COUNTRIES, _CITIES, _CONTINENTS)
 _LENGTHS = tuple(map(lengths_by_word, _PLACES))
 
 
-@english(
-    "altering", needs="tags", sample="They moved from Paris to London. -> They moved from Nyon to Carlow."
-)
 def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Replace well-known, populous cities by small, little-known ones: CityNamesTransformation (NL-
-    Augmenter).
+    """Replace well-known, populous cities by small, little-known ones.
 
     By a gazetteer of 260 (GeoNames), without an entity recogniser. A name that is part of a longer one ("New
     York Times", "Paris Hilton") stays; a city becomes the same city wherever it stands.
@@ -168,14 +158,8 @@ def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     return rewrite(sentence, [(sentence.starts[i], sentence.ends[j], new[name]) for i, j, name in found])
 
 
-@english(
-    "preserving",
-    needs="tags",
-    sample="He was born in Portugal. -> He was born in Portugal, whose capital is Lisbon.",
-)
 def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put a fact from GeoNames beside a country, city or continent: GeoNamesTransformation (NL-Augmenter
-    after Păiş 2019).
+    """Put a fact from GeoNames beside a country, city or continent.
 
     One random fact (capital, continent, inhabitants, neighbours, currency, ISO code) for one random place:
     between commas before a verb, a preposition or the end, otherwise in brackets. None for a name that is
@@ -260,3 +244,130 @@ def _facts(name: str) -> Iterator[tuple[str, str]]:
 
 def _with_article(country: str) -> str:
     return f"the {country}" if country in _COUNTRIES and _COUNTRIES[country][1] == "the" else country
+
+
+_SHARES = word_set("more less mostly predominantly largely mainly overwhelmingly entirely exclusively all")
+_JOINTS = ("-", "/", "–")
+_SKIN = word_set("black white brown")
+# a person's noun by its end; some things share it ("a black container"), and are left as they are
+_PERSON = re.compile(r"(?:er|or|ist|ian|ican|ean|ant|ent|ate|ee|man|men|woman|women|people|ship|ism|hood)s?$")
+_KIND = re.compile(r"(?:wort|weed|fish|berry|bird|fly|grass|heron|urchin|squid|crab|snail|moth)s?$")
+_OF_PERSONS = named_words("colors.of_persons")
+_QUOTE_MARKS = ("'", '"', "“", "‘", "`", "``", "''")
+_SURNAMES = word_set("black white brown green gray grey")
+_BEFORE_COLOUR = ("DT", "PRP$", "IN", "CC", "VBG", "VBN", "CD", ",")
+_LOOKS = named_words("colors.looks")
+_SHADES = word_set("pale light dark deep bright vivid dull soft rich pure slightly very")
+COLOURS = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
+"""Names of colours; whether each is mostly a thing, no colour."""
+_COLOUR_LENGTHS = lengths_by_word(COLOURS)
+# nouns that a colour makes a name with: things; groups of people
+_THINGS = {colour: word_set(nouns) for colour, nouns in word_table("colour_nouns.tsv")}
+_GROUPS = {one: nouns for colours, nouns in _THINGS.items() if " " in colours for one in colours.split()}
+_BEFORE_NOUN = _SHADES | word_set("in and or , the of")
+
+
+def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """Replace every colour by another of the 147 of CSS ("dark sea green").
+
+    Whole words, the longest name first, a colour drawn for each (as published: substrings, one colour). Names
+    stay ("Red Sea", "Mr Brown", "green tea", "black voters"); words that are things more often than colours
+    ("orange", "wheat", "snow") only count as adjectives.
+    """
+    words = sentence.words
+
+    def other_colour(i: int, j: int) -> Edit | None:
+        old = sentence.span(i, j)
+        name = old.lower()
+        if name not in COLOURS or not _is_colour(sentence, i, j, COLOURS[name], words):
+            return None
+        shaded = i > 0 and words[i - 1].lower() in _SHADES  # no "pale dark red"
+        others = [other for other in COLOURS if other != name and not (shaded and " " in other)]
+        return sentence.replacement(i, like(old, draws.choice(others)), j)
+
+    return rewrite(sentence, names_in([word.lower() for word in words], _COLOUR_LENGTHS, other_colour))
+
+
+def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: list[str]) -> bool:
+    tag = sentence.tags[j]
+    before = [word.lower() for word in words[max(0, i - 3) : i]]
+    behind = sentence.tags[j + 1] if j + 1 < len(words) else "."
+    if tag not in ("JJ", "NN") or (is_thing and i == j and not _is_seen(sentence, i, before)):
+        return False
+    if i and (sentence.tags[i - 1].startswith("NN") or words[i - 1] in _QUOTE_MARKS):
+        return False  # a name ("charlie brown"), a shade of its own ("cherry red"), or only called so
+    if tag == "NN" and not behind.startswith("NN") and before[-1:] and before[-1] not in _BEFORE_NOUN:
+        return False  # "assume black 's identity", "at red"
+    if words[i] in _SURNAMES and sentence.text.islower() and i and sentence.tags[i - 1] not in _BEFORE_COLOUR:
+        return False  # "james brown" in a text without capitals
+    if i and (before[-1] in ("to", "into") or before[-1].endswith("ish")):
+        return False
+    if sentence.text[: sentence.starts[i]][-1:] in (":", "=") or (not i and behind[:2] in ("VB", "MD")):
+        return False  # markup; a player of chess
+    if words[i][:1].isupper() and (i or (j + 1 < len(words) and words[j + 1][:1].isupper())):
+        return False  # the name of something
+    if i and (words[i - 1] in _JOINTS or (words[i - 1][:1].isupper() and sentence.pos[i - 1] == "PROPN")):
+        return False
+    if tag == "NN" and [word.lower() for word in words[max(0, i - 2) : i]] == ["in", "the"]:
+        return False  # "in the red"
+    around = " ".join(words[max(0, j - 2) : j + 3]).lower().replace("&", "and")
+    if " black and white " in f" {around} " or _is_of_people(sentence, i, before):
+        return False  # a picture without colours
+    if words[j + 1 : j + 2] and words[j + 1] in _JOINTS:
+        return False
+    nouns = _nouns_behind(sentence, j)
+    if words[j].lower() in _SKIN and any(_PERSON.search(noun.lower()) for noun in nouns):
+        return False
+    return not any(_is_named(words[j].lower(), noun) for noun in nouns)
+
+
+def _is_seen(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
+    """Return whether a word such as "gold" describes looks: behind a shade or verb, or beside a colour."""
+    if sentence.tags[i] != "JJ":
+        return False
+    if i and before[-1] in _SHADES:
+        return True
+    behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
+    if i and behind[:2] not in ("NN", "JJ") and before[-1] in _LOOKS:
+        return True
+    around = [word.lower() for word in (*sentence.words[max(0, i - 2) : i], *sentence.words[i + 1 : i + 3])]
+    return not {"and", "or", ","}.isdisjoint(around) and any(COLOURS.get(word) is False for word in around)
+
+
+def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
+    """Return the nouns behind a colour: "water" of "black and grey water", two of "black jury members"."""
+    words = sentence.words
+    k = j + 1
+    while sentence.lower(k) in ("and", "or", ",", "&") and sentence.lower(k + 1) in COLOURS:
+        k += 2
+    end = k + 1
+    while end < len(words) and sentence.tags[end].startswith("NN"):
+        end += 1
+    return words[k:end]
+
+
+def _is_of_people(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
+    """Return whether a colour says what people somebody is of: "predominantly white", "he was black"."""
+    if sentence.lower(i) not in _SKIN:
+        return False
+    behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
+    is_noun = (sentence.tags[i] == "NN" and before[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
+    before_verb = i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
+    is_said = before_verb and sentence.tags[i - 1][:2] == "VB"
+    around = {*before, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
+    return (
+        is_noun
+        or (is_said and behind[:2] not in ("NN", "JJ"))
+        or (i > 0 and before[-1] in _SHARES)
+        or not _OF_PERSONS.isdisjoint(around)
+    )
+
+
+def _is_named(colour: str, noun: str) -> bool:
+    """Return whether a colour is part of a name for a thing ("black hole") or a group of people."""
+    things, groups = _THINGS.get(colour, frozenset()), _GROUPS.get(colour, frozenset())
+    lower = noun.lower()
+    either = {lower, lower.removesuffix("s"), lower.removesuffix("es"), re.sub("ies$", "y", lower)}
+    if _KIND.search(lower):
+        return True
+    return not either.isdisjoint(things | groups) or (bool(groups) and noun[:1].isupper())

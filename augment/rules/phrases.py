@@ -2,7 +2,6 @@
 
 import re
 
-from augment.core.entry import augcse, english
 from augment.rules.clause_forms import (
     FINITE,
     RELATIVE,
@@ -34,10 +33,8 @@ _PARTING = tuple('.!?;:"“”')
 _CLOSING = tuple(".!?;:,\"'”’)]")
 
 
-@english("altering", needs="parse", sample="She saw the birds. -> The birds saw her.")
 def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Exchange the subject of the main clause and its first object: SentenceSubjectObjectSwitch (NL-
-    Augmenter).
+    """Exchange the subject of the main clause and its first object.
 
     As published, objects of prepositions count. Here pronouns take their case ("he": "him"), the verb agrees
     with its new subject, commas and capitals are right; no relative or reflexive pronoun, no "there".
@@ -91,10 +88,8 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     return result
 
 
-@augcse("possibly altering", needs="parse", sample="It rained. He slept. -> He slept. It rained.")
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put the sentences of a text in another, random order: SentenceReordering (NL-Augmenter; Lewis et al.
-    2020).
+    """Put the sentences of a text in another, random order.
 
     Never their own order; None for a single sentence, which is what most corpora of sentences have, and if
     quotes or brackets go over sentences. A sentence ends in . ! or ?, behind no abbreviation ("No. 132"), and
@@ -201,12 +196,8 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
     return edits
 
 
-@english(
-    "preserving", needs="parse", sample="You still have much to learn. -> Much to learn, you still have."
-)
 def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put what follows the finite verb in front of its clause: YodaPerturbation (NL-Augmenter after
-    yevbar/Yoda-Script).
+    """Put what follows the finite verb in front of its clause.
 
     Of the main clause, and of those coordinated with it that have a subject of their own (as published: of
     every piece of text between commas). What stands in front of the subject stays there; clauses whose quotes

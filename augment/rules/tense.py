@@ -2,7 +2,7 @@
 
 import re
 
-from augment.core.entry import Parameter, english
+from augment.core.entry import Parameter, augmentation
 from augment.rules.clause_forms import (
     finite_form,
     finite_verb,
@@ -35,15 +35,9 @@ _NOT = ("n't", "n’t", "not")
 _SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
 
 
-@english(
-    "possibly altering",
-    needs="parse",
-    parameters=(Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)),),
-    sample="She does not know where he lives. -> She did not know where he lived.",
-)
+@augmentation(Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)))
 def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | None:
-    """Put a sentence in another tense, past, present or future: TenseTransformation (Logeswaran et al. 2018,
-    after tenseflow).
+    """Put a sentence in another tense, past, present or future.
 
     One of the other two tenses, for the word of each clause that carries the tense (as published: any of the
     three, for every verb form). Number and person follow the subject; behind "when" and "if" the present

@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any
 
 from augment.core.compiled import native
-from augment.core.entry import Parameter, augcse
+from augment.core.entry import Parameter, augmentation
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import balanced, keeps_capital, repeats_more, upper_first, word_at
@@ -34,16 +34,13 @@ _DASH = re.compile(r"(?:^|\s)[-–—]+(?=[,;:.!?])")
 _LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
 
 
-def _rule(rate: float, sample: str, **fields: Any) -> Any:
-    share = Parameter("rate", rate, "share of the words, rounded up", 0, 1)
-    sample = f"The old man sat by the sea. -> {sample}"
-    return augcse("possibly altering", parameters=(share,), sample=sample, **fields)
+def _rule(rate: float) -> Any:
+    return augmentation(Parameter("rate", rate, "share of the words, rounded up", 0, 1))
 
 
-@_rule(0.6, "Old sea.")
+@_rule(0.6)
 def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
-    """Delete ceil(rate * n) of n words, at most 30; one stays: RandomDeletion (Wei and Zou 2019; AugCSE
-    through nlpaug, rate 0.6).
+    """Delete ceil(rate * n) of n words, at most 30; one stays.
 
     Punctuation stays, but for marks that would stand side by side or alone and for empty brackets and quotes;
     a word that would follow itself goes too. None for fewer than two words.
@@ -51,10 +48,9 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
     return _deleted(sentence.text, rate, _MOST_DELETED, lambda many, count: draws.sample(range(many), count))
 
 
-@_rule(0.6, "The sea.")
+@_rule(0.6)
 def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
-    """Delete a contiguous run of ceil(rate * n) words; one stays: RandomCrop (AugCSE through nlpaug, rate
-    0.6).
+    """Delete a contiguous run of ceil(rate * n) words; one stays.
 
     The place is drawn evenly. None for fewer than two words.
     """
@@ -66,10 +62,9 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
     return _deleted(sentence.text, rate, len(sentence.text), run)
 
 
-@_rule(0.1, "The man old sat by the sea.", needs="tags")
+@_rule(0.1)
 def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
-    """Swap ceil(rate * n) words with a neighbour, left or right at random: RandomSwap (Wei and Zou 2019;
-    AugCSE through nlpaug, rate 0.1).
+    """Swap ceil(rate * n) words with a neighbour, left or right at random.
 
     No word moves twice, and no two equal words change places or come to stand side by side. The capital of
     the sentence's first word stays at its start. None if no two words can be swapped.
@@ -107,9 +102,9 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
     return None if result == text or repeats_more(result, text) else result
 
 
-@_rule(0.15, "Old man sat by sea.", needs="tags")
+@_rule(0.15)
 def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> str | None:
-    """Delete, crop or swap words, one of the three drawn evenly: RandomWordAugmentation (rate 0.15)."""
+    """Delete, crop or swap words, one of the three drawn evenly."""
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
 

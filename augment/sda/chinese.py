@@ -243,10 +243,7 @@ _RULES: tuple[tuple[Callable[[_Verb], object], Callable[[_Verb], list[Edit]] | N
         lambda v: v.word == "没有" and v.sentence.pos[v.index + 1 : v.index + 2] == ("VERB",),  # 没有取得
         lambda v: v.replace(v.index, ""),
     ),
-    (
-        lambda v: v.word in WORDS.positive,
-        lambda v: v.replace(v.index, WORDS.positive[v.word]),
-    ),  # 没有, 不是
+    (lambda v: v.word in WORDS.positive, lambda v: v.replace(v.index, WORDS.positive[v.word])),  # 没有, 不是
     (lambda v: v.negation is not None, _without_negation),
     (lambda v: v.has_no_negation, None),
     (lambda v: v.word == "有" and v.once is not None, lambda v: v.replace(v.once, "未曾")),

@@ -6,8 +6,6 @@ words up by their first match, edits the wrong one of two equal words, and joins
 everything but the edit stays as it is. English and Chinese, by the language of the parse.
 """
 
-import functools
-
 from augment.core.entry import Parameter, augmentation
 from augment.sda import chinese, modals, negation
 from augment.text.draws import Draws
@@ -21,14 +19,8 @@ _PHRASES = Parameter(
     "those that leave the meaning, or all that are published; of English",
     choices=(SOUND, PUBLISHED),
 )
-_sda = functools.partial(augmentation, needs="parse", languages="en zh")
 
 
-@_sda(
-    "preserving",
-    paper="SDA (Zhu et al. 2022), section 4.1, algorithm 1",
-    sample="He travelled widely in Europe. -> He, travelled widely in Europe.",
-)
 def pi(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Insert punctuation (SDA, section 4.1 and algorithm 1).
 
@@ -42,12 +34,7 @@ def pi(sentence: ParsedSentence, draws: Draws) -> str | None:
     return _edited(sentence, edits or [_final(sentence, exclamation)])
 
 
-@_sda(
-    "preserving",
-    paper="SDA (Zhu et al. 2022), section 4.2, algorithm 2",
-    parameters=(_PHRASES,),
-    sample="He travelled widely in Europe. -> He must have travelled widely in Europe.",
-)
+@augmentation(_PHRASES)
 def mv(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | None:
     """Put a modal verb before the main clause's verb, in its tense (SDA, section 4.2 and algorithm 2).
 
@@ -65,11 +52,6 @@ def mv(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | No
     return _edited(sentence, edits)
 
 
-@_sda(
-    "altering",
-    paper="SDA (Zhu et al. 2022), section 4.4",
-    sample="He travelled widely in Europe. -> He did not travel widely in Europe.",
-)
 def neg(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Negate a sentence, or take its negation away: SDA's negative sample (section 4.4).
 
@@ -79,12 +61,7 @@ def neg(sentence: ParsedSentence, draws: Draws) -> str | None:
     return _edited(sentence, (negation if sentence.is_english else chinese).negation_edits(sentence, draws))
 
 
-@_sda(
-    "preserving",
-    paper="SDA (Zhu et al. 2022), section 4.3, algorithm 3",
-    parameters=(_PHRASES,),
-    sample="He travelled widely in Europe. -> It is not true that he did not travel widely in Europe.",
-)
+@augmentation(_PHRASES)
 def dn(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | None:
     """Negate a sentence twice, so that the two cancel each other (SDA, section 4.3 and algorithm 3).
 

@@ -27,16 +27,7 @@ from augment.sda.english import (
 from augment.text.draws import Draws
 from augment.text.negation import assertive, needs_negation
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import (
-    Edit,
-    is_name,
-    like,
-    lower_first,
-    named_words,
-    overlap,
-    word_map,
-    word_set,
-)
+from augment.text.word_forms import Edit, is_name, like, lower_first, named_words, overlap, word_map, word_set
 
 _WITHOUT = word_map("no=some nobody=somebody nothing=something nowhere=somewhere none=some")
 _DUTIES = word_set("must should ought shall sha may might need dare")

@@ -1,9 +1,8 @@
 """Build the pipeline of a specification: look for what its augmentations need, and bind their parameters."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from augment.core.entry import Entry, Parameter
 from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import Specification, Step, parse
@@ -73,19 +72,6 @@ def require(specs: Iterable[str], load: bool = True) -> None:
     _require((step for spec in specs for step in parse(spec).augmentations), ",".join(specs), load)
 
 
-def _require_named(entry: Entry, empty: Sequence[Parameter]) -> None:
-    """Raise AugmentationError for parameters that neither the specification nor the environment names."""
-    what = next((need.removeprefix("model:") for need in entry.needs if need.startswith("model:")), "")
-    if empty and what:
-        written = "".join(f":{one.name}=NAME" for one in empty)
-        variables = " and ".join(one.variable for one in empty)
-        raise AugmentationError(
-            f"{entry.name} needs {what}: name files, folders or models of the hub in the specification, "
-            f"{entry.name}{written} (as in {entry.example}), or in {variables}, which also takes names with "
-            "':' ',' or '|' in them"
-        )
-
-
 def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
     """Raise one AugmentationError for all that augmentations lack; spec: as the user wrote it."""
     lacking = {}
@@ -95,7 +81,15 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
             if entry.require is not None:
                 entry.require()
             values = step.values()
-            _require_named(entry, [one for one in entry.parameters if one.variable and not values[one.name]])
+            empty = [one for one in entry.parameters if one.variable and not values[one.name]]
+            if empty and (what := next((n[6:] for n in entry.needs if n.startswith("model:")), "")):
+                written = "".join(f":{one.name}=NAME" for one in empty)
+                variables = " and ".join(one.variable for one in empty)
+                raise AugmentationError(
+                    f"{entry.name} needs {what}: name files, folders or models of the hub in the "
+                    f"specification, {entry.name}{written} (as in {entry.example}), or in {variables}, which "
+                    "also takes names with ':' ',' or '|' in them"
+                )
             if entry.load is not None and load:
                 entry.load(values)
         except AugmentationError as error:
@@ -104,7 +98,7 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
         return
     problems = [text.rstrip(".") for text in lacking]
     if any(need.startswith("model:") for entry in lacking.values() for need in entry.needs):
-        written = [name.strip() for name in spec.replace("|", ",").split(",")]
-        smaller = [name for name in written if name in WITHOUT_MODELS]
+        names = (name.strip() for name in spec.replace("|", ",").split(","))
+        smaller = [name for name in names if name in WITHOUT_MODELS]
         problems += [f"{WITHOUT_MODELS[name]} is {name} without language models" for name in smaller]
     raise AugmentationError(". ".join(problems))

@@ -99,7 +99,6 @@ class Specification:
 
     @property
     def is_identity(self) -> bool:
-        """Return whether the specification changes nothing."""
         return not self.augmentations
 
 

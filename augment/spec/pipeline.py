@@ -67,7 +67,6 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """Return the canonical specification."""
         return str(self.specification)
 
     @property

@@ -16,18 +16,9 @@ members out.
 DIVERSE_PARAPHRASE, CASUAL_TO_FORMAL = "diverse-paraphrase", "casual-to-formal"
 _LANGUAGE_MODEL = (DIVERSE_PARAPHRASE, CASUAL_TO_FORMAL)
 _TWELVE = (  # the released script's order: its first eight are the 8-set
-    "contractions",
-    DIVERSE_PARAPHRASE,
-    CASUAL_TO_FORMAL,
-    "auxiliary-negation-removal",
-    "tense",
-    "discourse-markers",
-    "subject-object-switch",
-    "random-swap",
-    "city-names",
-    "antonym-adjectives",
-    "yoda",
-    "sentence-reordering",
+    *("contractions", DIVERSE_PARAPHRASE, CASUAL_TO_FORMAL, "auxiliary-negation-removal"),
+    *("tense", "discourse-markers", "subject-object-switch", "random-swap"),
+    *("city-names", "antonym-adjectives", "yoda", "sentence-reordering"),
 )
 ADDED_BY_16 = ("gender-swap", "geo-names", "number-words", "synonyms-wordnet")
 _FOUR = (DIVERSE_PARAPHRASE, "tense", "random-swap", "contractions")

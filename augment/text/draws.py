@@ -7,7 +7,7 @@ augmentation) alone:
         ...
 
 It edits by character offset (`ParsedSentence.edit`), leaves the rest of the text unchanged, and returns None
-if it does not apply. A decorator (`augment.core.entry`) describes it for the catalogue. One that
+if it does not apply. word_lists/augmentations.tsv describes it for the catalogue. One that
 calls a model takes sentences and draws as two sequences and returns a list (`Entry.batch`): it receives all
 sentences of a block that chose it, and batches them on the device itself.
 

@@ -18,7 +18,7 @@ from augment.core.ragged import Ragged, offsets_of
 from augment.text.cleaning import SpecialTokens, clean, for_clean_text
 
 Spelling = tuple[str, tuple[Any, ...]] | None
-MOST_PIECES = 1 << 16  # kept by an encoder, and as many older ones: some 20 MB
+MOST_PIECES = 1 << 17  # kept by an encoder: some 20 MB
 LONGEST_PIECE = 64  # characters; longer pieces (Chinese has few spaces) do not occur again
 
 
@@ -46,18 +46,12 @@ class TextEncoder:
         self._special = SpecialTokens(self.tokenizer)
 
     def __call__(self, texts: Sequence[str]) -> Ragged:
-        """Return the tokens of N texts."""
         rows = self._by_pieces(list(texts)) if self._pieces is not None else self._whole(list(texts))
         lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
         return Ragged(np.frombuffer(b"".join(rows), np.int32).copy(), offsets_of(lengths))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pieces": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._special = SpecialTokens(self.tokenizer)  # a setting that is not pickled
-        self._pieces = self._empty_pieces()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TextEncoder, (self.tokenizer, self.cls_id, self.sep_id, self.max_length)
 
     def _empty_pieces(self) -> Any:
         """Return compiled `Pieces` that have met none; None if texts must stay whole."""

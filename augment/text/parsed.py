@@ -16,33 +16,13 @@ from augment.core.compiled import native
 
 # ClearNLP's relation -> UD's. Other labels of ClearNLP have no single counterpart (attr, acomp, prep, pobj,
 # pcomp) or the same name, and stay unchanged.
-_CLEARNLP = {
-    "ROOT": "root",
-    "agent": "obl:agent",
-    "auxpass": "aux:pass",
-    "complm": "mark",
-    "csubjpass": "csubj:pass",
-    "dative": "iobj",
-    "dobj": "obj",
-    "infmod": "acl",
-    "intj": "discourse",
-    "neg": "advmod",
-    "nn": "compound",
-    "npadvmod": "obl:npmod",
-    "nsubjpass": "nsubj:pass",
-    "num": "nummod",
-    "oprd": "xcomp",
-    "partmod": "acl",
-    "poss": "nmod:poss",
-    "preconj": "cc:preconj",
-    "predet": "det:predet",
-    "prt": "compound:prt",
-    "rcmod": "acl:relcl",
-    "relcl": "acl:relcl",
-    # Labels of spaCy's Chinese pipelines (Stanford Dependencies of Chinese).
-    "nsubj:xsubj": "nsubj",
-    "aux:modal": "aux",
-}
+_PAIRS = """
+ROOT=root agent=obl:agent auxpass=aux:pass complm=mark csubjpass=csubj:pass dative=iobj dobj=obj infmod=acl
+intj=discourse neg=advmod nn=compound npadvmod=obl:npmod nsubjpass=nsubj:pass num=nummod oprd=xcomp
+partmod=acl poss=nmod:poss preconj=cc:preconj predet=det:predet prt=compound:prt rcmod=acl:relcl
+relcl=acl:relcl nsubj:xsubj=nsubj aux:modal=aux
+"""  # the last two of spaCy's Chinese pipelines (Stanford Dependencies of Chinese)
+_CLEARNLP = dict(pair.split("=") for pair in _PAIRS.split())
 
 
 class _Bases(dict):

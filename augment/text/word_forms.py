@@ -1,7 +1,6 @@
 """Share what rules need: word lists, capitals, "a" and "an", and edits that keep a text well-formed."""
 
 import functools
-import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -133,17 +132,7 @@ def articles(text: str, edits: Iterable[Edit]) -> list[Edit]:
 
 def repeats(text: str) -> int:
     """Return how often a word follows itself, letter case aside."""
-    found = native.repeats(text)
-    return found if found >= 0 else _repeats_beyond_ascii(text)
-
-
-def _repeats_beyond_ascii(text: str) -> int:
-    words = text.lower().split()
-    count = 0
-    for before, after in itertools.pairwise(words):
-        if before[0] == after[0] and before == after.rstrip(_TRAILING) and before[-1].isalnum():
-            count += 1
-    return count
+    return native.repeats(text if text.isascii() else text.lower())
 
 
 def repeats_more(result: str, text: str) -> bool:

@@ -23,20 +23,13 @@ from augment.core.selection import choose, count_per_sequence, draw_spans, round
 from augment.core.vocabulary import Vocabulary
 from augment.tokens.synonyms import SynonymTable
 
-_CLEAR = "CLEAR (Wu et al. 2020, arXiv:2012.15466), section 3.3"
-
 
 def _unless(fits: Callable[[dict[str, Any]], bool], problem: str) -> Callable[[dict[str, Any]], str | None]:
     """Return a check of an augmentation's parameters together; problem: with {names} of parameters."""
     return lambda values: None if fits(values) else problem.format(**values)
 
 
-@augmentation(
-    "altering",
-    paper=_CLEAR,
-    needs="del",
-    parameters=(Parameter("rate", 0.7, "share of the tokens deleted, exact per sequence", 0, 1),),
-)
+@augmentation(Parameter("rate", 0.7, "share of the tokens deleted, exact per sequence", 0, 1))
 def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.7) -> Ragged:
     """Replace round(rate * n) of n content tokens by [DEL] and join runs of [DEL] (CLEAR).
 
@@ -54,13 +47,8 @@ def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: f
 
 
 @augmentation(
-    "altering",
-    paper=_CLEAR,
-    needs="del",
-    parameters=(
-        Parameter("spans", 5, "spans deleted", 1, 64),
-        Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.999),
-    ),
+    Parameter("spans", 5, "spans deleted", 1, 64),
+    Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.999),
     check=_unless(
         lambda v: v["spans"] * v["rate"] < 1, "{spans} spans leave nothing; spans * rate must be below 1"
     ),
@@ -98,12 +86,8 @@ def del_span(
 
 
 @augmentation(
-    "possibly altering",
-    paper=_CLEAR,
-    parameters=(
-        Parameter("pairs", 5, "pairs of spans swapped", 1, 32),
-        Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.5),
-    ),
+    Parameter("pairs", 5, "pairs of spans swapped", 1, 32),
+    Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.5),
     check=_unless(
         lambda v: 2 * v["pairs"] * v["rate"] <= 1,
         "2 * {pairs} spans do not fit; 2 * pairs * rate must not exceed 1",
@@ -151,12 +135,7 @@ def reorder(
     return Ragged(gather(batch.ids, source, taken)[0], batch.offsets)
 
 
-@augmentation(
-    "possibly altering",
-    paper=f"{_CLEAR}; synonyms: Jia et al. 2019 (counter-fitted neighbours) or WordNet",
-    needs="synonyms",
-    parameters=(Parameter("rate", 0.3, "share of the tokens replaced, if as many have a synonym", 0, 1),),
-)
+@augmentation(Parameter("rate", 0.3, "share of the tokens replaced, if as many have a synonym", 0, 1))
 def subs(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3
 ) -> Ragged:
@@ -191,13 +170,7 @@ def subs(
     )
 
 
-@augmentation(
-    "preserving",
-    paper="ESimCSE (Wu et al. 2022, COLING, arXiv:2109.04380), section 3.1",
-    parameters=(
-        Parameter("rate", 0.32, "most tokens repeated, as a share of the sequence (dup_rate)", 0, 1),
-    ),
-)
+@augmentation(Parameter("rate", 0.32, "most tokens repeated, as a share of the sequence (dup_rate)", 0, 1))
 def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
     """Write some random content tokens twice (ESimCSE, Wu et al. 2022, section 3.1).
 
@@ -217,18 +190,8 @@ def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
 
 
 @augmentation(
-    "possibly altering",
-    paper="COCO-LM (Meng et al. 2021, NeurIPS, arXiv:2102.08473), section 3.2",
-    parameters=(
-        Parameter("rate", 0.9, "share of the tokens kept; the largest, if min_rate is given", 0, 1),
-        Parameter(
-            "min_rate",
-            1.0,
-            "below 1: the smallest share, drawn evenly up to rate for each sequence and view",
-            0,
-            1,
-        ),
-    ),
+    Parameter("rate", 0.9, "share of the tokens kept; the largest, if min_rate is given", 0, 1),
+    Parameter("min_rate", 1.0, "below 1: the smallest share, drawn evenly by sequence and view", 0, 1),
     example="crop:rate=1:min_rate=0.5",
     check=_unless(
         lambda v: not v["rate"] < v["min_rate"] < 1, "min_rate={min_rate:g} is above rate={rate:g}"
@@ -252,14 +215,10 @@ def crop(
 
 
 @augmentation(
-    "possibly altering",
-    paper="DeCLUTR (Giorgi et al. 2021, ACL, arXiv:2006.03659), section 3.1",
-    parameters=(
-        Parameter("min_length", 32, "fewest tokens; a shorter sequence is kept whole", 1, 65536),
-        Parameter("max_length", 512, "most tokens", 1, 65536),
-        Parameter("alpha", 4, "of the Beta distribution of the length between the two", 1, 64),
-        Parameter("beta", 2, "of the same; alpha above beta: rather long spans", 1, 64),
-    ),
+    Parameter("min_length", 32, "fewest tokens; a shorter sequence is kept whole", 1, 65536),
+    Parameter("max_length", 512, "most tokens", 1, 65536),
+    Parameter("alpha", 4, "of the Beta distribution of the length between the two", 1, 64),
+    Parameter("beta", 2, "of the same; alpha above beta: rather long spans", 1, 64),
     example="span:max_length=128:alpha=2:beta=4",
     check=_unless(
         lambda v: v["min_length"] <= v["max_length"],
@@ -298,12 +257,7 @@ def span(
     return keep_run(batch, (place * (sizes - kept + 1)).astype(np.int64), kept)
 
 
-@augmentation(
-    "possibly altering",
-    paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; SDA, Table 8, at "
-    "10, 20 and 30%",
-    parameters=(Parameter("rate", 0.1, "share of the words deleted, rounded up", 0, 1),),
-)
+@augmentation(Parameter("rate", 0.1, "share of the words deleted, rounded up", 0, 1))
 def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.1) -> Ragged:
     """Delete ceil(rate * w) of the w words of a sequence (VaSCL, Zhang et al. 2022, section 4.4, WDel).
 
@@ -319,11 +273,7 @@ def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
     return Ragged(batch.ids.take(kept), np.searchsorted(kept, batch.offsets).astype(np.int64))
 
 
-@augmentation(
-    "possibly altering",
-    paper="a comparison of SDA (Zhu et al. 2022), Table 8",
-    parameters=(Parameter("rate", 0.15, "share of the tokens masked, exact per sequence", 0, 1),),
-)
+@augmentation(Parameter("rate", 0.15, "share of the tokens masked, exact per sequence", 0, 1))
 def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.15) -> Ragged:
     """Replace round(rate * n) of n content tokens by [MASK] (SDA's comparison, Zhu et al. 2022, Table 8).
 
@@ -339,12 +289,7 @@ def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float
     return Ragged(ids, batch.offsets)
 
 
-@augmentation(
-    "preserving",
-    paper="AEDA (Karimi et al. 2021, EMNLP, arXiv:2108.13230); compared in SDA, Table 9",
-    needs="punctuation",
-    parameters=(Parameter("rate", 0.3, "most marks put in, as a share of the words", 0, 1),),
-)
+@augmentation(Parameter("rate", 0.3, "most marks put in, as a share of the words", 0, 1))
 def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.3) -> Ragged:
     """Insert random marks out of . , ! ? ; : before random words, one a word (AEDA, Karimi et al. 2021).
 

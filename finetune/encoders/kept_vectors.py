@@ -84,7 +84,6 @@ class KeptVectors:
         return cls(root, circumstances)
 
     def folder(self, pooling: str) -> Path:
-        """Return the folder of the vectors of a pooling."""
         key = json.dumps({**self.circumstances, "pooling": pooling}, sort_keys=True)
         return self.root / hashlib.sha256(key.encode()).hexdigest()[:32]
 

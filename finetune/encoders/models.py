@@ -120,7 +120,6 @@ class EmbeddingModel:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer of `encoder`."""
         return None if self.encoder is None else self.runs.tokenizer
 
     @property
@@ -130,12 +129,10 @@ class EmbeddingModel:
 
     @property
     def query_prompt(self) -> str:
-        """What stands before a query: the prompt named query."""
         return self.prompts.get("query") or ""
 
     @property
     def document_prompt(self) -> str:
-        """What stands before a document: the prompt named document."""
         return self.prompts.get("document") or ""
 
     def encode_query(self, sentences: Sequence[str]) -> np.ndarray:

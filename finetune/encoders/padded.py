@@ -79,11 +79,7 @@ def open_padded(source: ModelSource, pooling: str, max_length: int | None) -> An
     """Load a transformer with a pooling of `pretrain.model.pooling` as a SentenceTransformer."""
     import torch
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import (
-        Pooling,
-        Transformer,
-        WeightedLayerPooling,
-    )
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer, WeightedLayerPooling
 
     from pretrain.export.sentence_transformers import layer_weights
     from pretrain.model.pooling import SECOND_STATE

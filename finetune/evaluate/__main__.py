@@ -11,17 +11,21 @@ no text is encoded twice. What is done for the same weights, settings and data i
 continues after an interruption, and a larger suite does only what is new. OUT/eval.json says what is done.
 """
 
+import math
 import os
 import re
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
 
 from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model, pooling_of
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, not_on_hub, resolve
-from finetune.evaluate.running import SECONDS_TO_END, ProcessResult, run_units
 from finetune.evaluate.suites import (
     MTEB,
     NOT_THERE,
@@ -39,14 +43,29 @@ from finetune.frozen import FrozenFlags
 from finetune.results import figure_text, folder_for, table
 from pretrain.benchmarks.files import data_root, known_name
 from pretrain.common import cli
+from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.errors import UserError
-from pretrain.common.files import require_writable
-from pretrain.common.processes import seconds_running
+from pretrain.common.files import make_folder, require_writable
+from pretrain.common.processes import end_session, failure_line, python_path, seconds_running, start_logged
 from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES, Shutdown
 from pretrain.telemetry.formats import format_seconds
 
+SECONDS_BETWEEN_LINES = 30.0
+SECONDS_TO_END = 20.0
+"""What a unit has to save what it can after the budget has ended it, before it is killed."""
+_LOOK_SECONDS = 0.1
 _CONTINUES = "finished work is kept, and the same command continues from there"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class ProcessResult(NamedTuple):
+    """How a unit's process has ended: its exit status, the error or last line that it printed."""
+
+    code: int
+    seconds: float
+    line: str
+    at_deadline: bool
+    """Whether the budget ended it."""
 
 
 def main(
@@ -198,6 +217,99 @@ def _vectors_folder(given: str) -> Path | None:
     folder = Path(given or os.environ.get(KEPT_VECTORS) or cache / "clearly" / "vectors").expanduser()
     require_writable(folder, "--vectors")
     return folder.absolute()
+
+
+def run_units(
+    units: Sequence[EvaluationJob],
+    words_of: Callable[[EvaluationJob], list[str]],
+    logs: Path,
+    environment: dict[str, str],
+    jobs: int,
+    deadline: float,
+    shutdown: Shutdown,
+    begun: Callable[[EvaluationJob], None],
+) -> Iterator[tuple[EvaluationJob, ProcessResult]]:
+    """Run units in order, `jobs` at a time; call `begun` at the start of each, and yield it at its end.
+
+    Each has a GPU of its own, or its share of the cores. After a request to stop nothing is started, and what
+    runs gets the signal and is waited for; so it does at the deadline, with SECONDS_TO_END to save.
+    """
+    make_folder(logs)
+    gpus, slots = _gpus(), SimpleQueue[int]()
+    for slot in range(jobs):
+        slots.put(slot)
+
+    def work(unit: EvaluationJob) -> ProcessResult | None:
+        slot = slots.get()
+        try:
+            if shutdown.requested() or time.monotonic() >= deadline:
+                return None
+            begun(unit)
+            own = environment | _share(jobs, slot, gpus)
+            log = logs / f"{unit.name.replace(' ', '-').replace(',', '-')}.txt"
+            return _run(unit, words_of(unit), log, own, deadline, shutdown)
+        finally:
+            slots.put(slot)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(work, unit): unit for unit in units}
+        try:
+            for future in as_completed(futures):
+                if future.exception() is None and (outcome := future.result()) is not None:
+                    yield futures[future], outcome
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    for future in futures:
+        future.result()  # raises what kept a process from being started
+
+
+def _run(
+    unit: EvaluationJob,
+    words: Sequence[str],
+    log: Path,
+    environment: dict[str, str],
+    deadline: float,
+    shutdown: Shutdown,
+) -> ProcessResult:
+    """Run a unit until it ends or the deadline comes; print its last line now and then."""
+    started = printed = time.monotonic()
+    environment = environment | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"}
+    process = start_logged([sys.executable, "-m", *words], log, environment)
+    said, over = "", False
+    while process.poll() is None:
+        time.sleep(_LOOK_SECONDS)
+        if shutdown.requested():
+            end_session(process, math.inf)
+        elif time.monotonic() >= deadline:
+            over = True
+            end_session(process, SECONDS_TO_END)
+        elif time.monotonic() - printed > SECONDS_BETWEEN_LINES:
+            printed = time.monotonic()
+            line = failure_line(log) if log.stat().st_size else said
+            if line != said:
+                said = line
+                print(f"  {unit.name}: {line}", flush=True)
+    at_deadline = over and process.returncode != 0 and not shutdown.requested()
+    return ProcessResult(process.returncode, time.monotonic() - started, failure_line(log), at_deadline)
+
+
+def _share(jobs: int, slot: int, gpus: Sequence[str]) -> dict[str, str]:
+    """Return the variables by which a process takes its share of the machine."""
+    if gpus:
+        return {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if jobs > 1 else {}
+    if jobs == 1 or threads_of_user():
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs))}
+
+
+def _gpus() -> list[str]:
+    """Return the names of the GPUs that processes may be given."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from finetune.results import Evaluation, read_if_there
 from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue
 from pretrain.benchmarks import sts_tasks as sts
-from pretrain.benchmarks.files import known_name
+from pretrain.benchmarks.files import DATA_SETS, known_name
 from pretrain.benchmarks.own_sets import read_own_set
 from pretrain.common.files import replace_durably, to_json
 from pretrain.common.folder_lock import folder_lock
@@ -40,7 +40,7 @@ _hub_fault = cache(hub_fault)
 def _geometry_files(measure: str, root: Path) -> list[Path]:
     """Return the files that a measure of geometry reads."""
     if measure == "neighbourhood":
-        return clustering.files("stackoverflow", root)
+        return DATA_SETS["clustering/stackoverflow"].paths(root)
     if measure in ("sts", "augmentation"):
         return [file for task in ("STS-B", "STS-B-dev") for file in sts.files(task, root)]
     return nli_distance.files("triplets", root)
@@ -65,8 +65,11 @@ class Command:
 COMMANDS = {
     "sts": Command(sts.files),
     "senteval": Command(senteval.files),
-    "clustering": Command(clustering.files),
-    "intents": Command(intents.files, figures=lambda task: [f"{task}-{shots}" for shots in intents.SHOTS]),
+    "clustering": Command(lambda name, root: DATA_SETS[f"clustering/{name}"].paths(root)),
+    "intents": Command(
+        lambda name, root: DATA_SETS[f"intents/{name}"].paths(root),
+        figures=lambda task: [f"{task}-{shots}" for shots in intents.SHOTS],
+    ),
     "nanobeir": Command(nanobeir.files),
     "cola_probe": Command(glue.files, flag=""),
     "nli_distance": Command(nli_distance.files),
@@ -217,8 +220,6 @@ def skipped_lines(reasons: dict[EvaluationJob, str]) -> list[str]:
     more = {group[0]: f" and {len(group) - 1} more" * (len(group) > 1) for group in groups.values()}
     return [f"left out: {first.name}{others}: {reasons[first]}" for first, others in more.items()]
 
-
-# -- what is done ------------------------------------------------------
 
 FILE = "eval.json"
 

@@ -3,10 +3,12 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,27 +16,10 @@ COLOURS = tuple(mpl.colors.to_hex(one) for one in mpl.colormaps["tab10"](np.r_[:
 GREY = "#9aa4ad"
 """Of what cannot be told from the baseline."""
 INK = "#010203"
-"""Stands for the colour of the text around an inlined figure."""
+"""Of page.mplstyle; stands for the colour of the text around an inlined figure."""
 WIDTH, HEIGHT = 3.4, 2.7  # of one panel of several, in inches
 ACROSS = 4  # panels in a row, at most, where a figure says nothing else
-_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-
-# for every figure of these commands: small, for a column of some 400 px; no frame on top and right
-mpl.rcParams.update(
-    {
-        "figure.figsize": (4.6, 3.2),
-        "figure.constrained_layout.use": True,
-        "font.size": 9,
-        "axes.titlesize": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.fontsize": 8,
-        "legend.frameon": False,
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        **dict.fromkeys(_INKED, INK),
-    }
-)
+style.use(Path(__file__).with_name("page.mplstyle"))
 
 
 class Line(NamedTuple):

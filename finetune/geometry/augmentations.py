@@ -118,17 +118,14 @@ class AugmentedSentences:
         pipeline = build(specification, self.vocabulary, synonyms, self._text_encoder)
         keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")
         if pipeline.needs_text and not pipeline.works_on_tokens:
-            assert self.parses is not None and self._text_encoder is not None  # without them `build` raises
+            assert self.parses is not None  # without them `build` raises
             texts = {  # white space and forms of quotes alone change nothing
                 number: text
                 for number, text in pipeline.texts(keys, self.parses).items()
                 if normalise(text) != normalise(self.sentences[number])
             }
-            which, order = np.array(sorted(texts), np.int64), np.arange(len(self.originals))
-            made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
-            changed = np.isin(order, which)
-            order[which] = len(order) + np.arange(len(which))
-            rows = Ragged.concatenate([self.originals, made]).take(order)
+            rows = clip(pipeline.tokens(self.originals, keys, texts), self._longest)
+            changed = np.isin(np.arange(len(rows)), list(texts))
             return self._view(pipeline.name, rows, changed, texts)
         rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
         return self._view(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})

@@ -18,11 +18,7 @@ class GeometryOptions(BaseModel, frozen=True):
     text_file: str = Field(
         "", description="sentences to augment, one a line (.gz too); default: those of STS-B"
     )
-    sentences: int = Field(
-        1000,
-        ge=10,
-        description="number of sentences to augment, taken evenly",
-    )
+    sentences: int = Field(1000, ge=10, description="number of sentences to augment, taken evenly")
     aug: str = Field(
         "",
         description='augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; all: every one '

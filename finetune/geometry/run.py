@@ -77,9 +77,6 @@ def measure_model(
     return evaluation
 
 
-# -- alignment, uniformity, isotropy -----------------------------------
-
-
 def read_sts(options: GeometryOptions) -> list:
     files = StsEvaluator(data_root(options.eval_data))
     return [*files.load("STS-B"), *files.load("STS-B-dev")]
@@ -113,9 +110,6 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
     evaluation.add("isotropy", "average_cosine", isotropy)
 
 
-# -- neighbourhoods ----------------------------------------------------
-
-
 def neighbourhood(vectors: np.ndarray, classes: np.ndarray, top: Sequence[int]) -> dict[str, list]:
     """Return VaSCL's figure 2a by 1 - cosine: mean purity of and distance to the K nearest."""
     from sklearn.neighbors import NearestNeighbors
@@ -142,9 +136,6 @@ def measure_neighbourhoods(
         headline = f"cosine_purity@{10 if 10 in top else top[-1]}"
         details: dict[str, Any] = {"set": name, "points": len(data.texts), "classes": data.classes}
         evaluation.add(f"neighbourhood/{name}", headline, scores, cosine=found, **details)
-
-
-# -- premises, entailments, contradictions -----------------------------
 
 
 def read_nli(options: GeometryOptions) -> tuple[Triplets, str]:
@@ -176,9 +167,6 @@ def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: E
     evaluation.notes.append(
         f"nli: {len(triplets):,} triplets of {file}; VaSCL sampled 20,000 premises of SNLI and MNLI"
     )
-
-
-# -- augmentations -----------------------------------------------------
 
 
 Augmentable = tuple[list[str], str, list | None, GeometryOptions]

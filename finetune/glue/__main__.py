@@ -167,9 +167,6 @@ def compute_all(store: RunStore) -> None:
         _compute(store, left[:1])
 
 
-# -- the figures -------------------------------------------------------
-
-
 def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, GlueRun]]:
     """Return the evaluation from the runs that are there, and each task's best run at the best setting."""
     options, tasks = store.options, store.data

@@ -8,26 +8,13 @@ from typing import Any
 from pydantic import Field
 
 from finetune.tuning.recipe import TrainingOptions
+from finetune.tuning.tasks import TASKS
 from pretrain.common import cli
 
 SEEDS = 5
 """What RoBERTa and CLEAR report the median of."""
 EPOCHS = 10
 MAX_LENGTH = 512
-FAIRSEQ: dict[str, tuple[float, int, float]] = {
-    "MNLI": (1e-5, 32, 7432 / 123873),
-    "QNLI": (1e-5, 32, 1986 / 33112),
-    "QQP": (1e-5, 32, 28318 / 113272),
-    "RTE": (2e-5, 16, 122 / 2036),
-    "SST-2": (1e-5, 32, 1256 / 20935),
-    "MRPC": (1e-5, 16, 137 / 2296),
-    "CoLA": (1e-5, 16, 320 / 5336),
-    "STS-B": (2e-5, 16, 214 / 3598),
-    "WNLI": (2e-5, 16, 0.06),
-}
-"""Learning rate, batch, warm-up / total updates: fairseq's examples/roberta/README.glue.md. Its totals are 10
-epochs of its own batches, which a limit of tokens makes smaller than here where texts are long, so the share
-is what is kept. WNLI, which RoBERTa treats by another method, has RTE's."""
 GRID = [(lr, batch, 0.06) for batch in (16, 32) for lr in (1e-5, 2e-5, 3e-5)]
 """RoBERTa's search for single-task dev results (Liu et al. 2019, section 5.1): rate, batch, warm-up."""
 
@@ -68,8 +55,8 @@ class GlueOptions(TrainingOptions, frozen=True):
         """Return all runs, by task, then setting, then seed; of AX, which MNLI's model answers, none."""
         runs = []
         for task in [task for task in tasks if task != "AX"]:
-            lr, batch, warmup = FAIRSEQ[task]
-            settings = GRID if self.sweep else [(self.lr or lr, self.batch_size or batch, warmup)]
+            lr, batch, rise, total = TASKS[task].recipe
+            settings = GRID if self.sweep else [(self.lr or lr, self.batch_size or batch, rise / total)]
             runs += [GlueRun(task, seed, *one) for one in settings for seed in range(1, self.seeds + 1)]
         return runs
 

@@ -14,9 +14,16 @@ import torch
 
 from finetune.answers import Answers, examples_digest, from_text, scores_of
 from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, choose
-from finetune.tuning import run_files
-from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, choose_precision, logits_of
-from finetune.tuning.finetuning import Execution, FineTuning
+from finetune.tuning import finetuning
+from finetune.tuning.finetuning import (
+    REGRESSION,
+    Classifier,
+    Execution,
+    FineTuning,
+    build_classifier,
+    choose_precision,
+    logits_of,
+)
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.tasks import TASKS, GlueData, LabelledExamples
@@ -48,7 +55,7 @@ class RunStore:
 
     def result(self, run: GlueRun) -> dict[str, Any] | None:
         """Return the figures on file for a run; None: not computed yet."""
-        return run_files.read_result(self._path(run, ".json"))
+        return finetuning.read_result(self._path(run, ".json"))
 
     def answers(self, task: str, results: Sequence[Mapping[str, Any]]) -> Answers | None:
         """Return what runs with these results answered to a task's dev sets; None: one kept no answers."""
@@ -68,7 +75,7 @@ class RunStore:
         path = self._path(run, ".predictions")
         if wanted and not path.is_file():
             return None
-        found = run_files.read_tensors(path) if wanted else {}
+        found = finetuning.read_tensors(path) if wanted else {}
         if any(name not in found or found[name]["rows"] != self._digest(*name.split("/")) for name in wanted):
             return None
         return {name: found[name]["logits"].numpy() for name in wanted}
@@ -105,8 +112,8 @@ class RunStore:
                 logits = logits_of(model, rows, self.options.token_budget, self.options.precision)
                 digest = self._digest(*name.split("/"))
                 predictions[name] = {"rows": digest, "logits": torch.from_numpy(logits)}
-            run_files.write_tensors(self._path(run, ".predictions"), predictions)
-        run_files.write_result(self._path(run, ".json"), content)
+            finetuning.write_tensors(self._path(run, ".predictions"), predictions)
+        finetuning.write_result(self._path(run, ".json"), content)
         what = f"{content['best']['value']:.2f} after epoch {content['best']['epoch']:g}"
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
 
@@ -126,7 +133,7 @@ class RunStore:
             Execution(
                 options.precision,
                 options.token_budget,
-                run_files.checkpoint_of(self._path(run, ".json")),
+                finetuning.checkpoint_of(self._path(run, ".json")),
                 self.stop_code,
                 keep_weights=options.predict,
             ),
@@ -168,7 +175,7 @@ class RunStore:
         }
 
     def _path(self, run: GlueRun, ending: str) -> Path:
-        digest = run_files.settings_digest(self._settings(run))
+        digest = finetuning.settings_digest(self._settings(run))
         return self.folder / f"{run.task}-lr{run.lr:g}-batch{run.batch_size}-seed{run.seed}-{digest}{ending}"
 
     def _digest(self, task: str, split: str) -> str:

@@ -21,6 +21,7 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.frozen import Frozen, command
 from finetune.intents.sets import BATCH, LEARNING_RATE, SEED, SETS, SHOTS, SPLITS, Intents, read
 from finetune.results import Evaluation, sample_std
+from pretrain.benchmarks.files import DATA_SETS
 from pretrain.common import cli
 
 ITERATIONS = 1000
@@ -66,14 +67,14 @@ def score(model: EmbeddingModel, name: str, intents: Intents, evaluation: Evalua
 
 def _notes(name: str, intents: Intents, evaluation: Evaluation) -> None:
     """Note what differs from the published sizes, and classes too small for the protocol."""
-    pool, test, classes = SETS[name]
-    sizes = np.bincount(intents.labels)
-    evaluation.expect_size(name, "classes", len(sizes), classes)
-    if test is None:  # published as one whole, split by whoever uses it
-        evaluation.expect_size(name, "examples", len(intents.texts) + len(intents.test_texts), pool)
-    else:
-        evaluation.expect_size(name, "examples to sample from", len(intents.texts), pool)
-        evaluation.expect_size(name, "test examples", len(intents.test_texts), test)
+    sizes, published = np.bincount(intents.labels), DATA_SETS[f"intents/{name}"].rows
+    evaluation.expect_size(name, "classes", len(sizes), published["classes"])
+    pool, test = len(intents.texts), len(intents.test_texts)
+    if "test" in published:
+        evaluation.expect_size(name, "examples to sample from", pool, published["examples"])
+        evaluation.expect_size(name, "test examples", test, published["test"])
+    else:  # published as one whole, split by whoever uses it
+        evaluation.expect_size(name, "examples", pool + test, published["examples"])
     for k in SHOTS:
         if short := int((sizes < 2 * k).sum()):
             few = f"{short} of {len(sizes)} classes have fewer than {2 * k} examples"
@@ -85,7 +86,7 @@ EVALUATION = Frozen(
     f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "
     f"best of every {VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours "
     f"(seed {SEED}; the paper has its own)",
-    tuple(SETS),
+    SETS,
     read,
     score,
     pooling=("mean", "VaSCL's"),

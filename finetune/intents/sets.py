@@ -9,15 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.benchmarks.files import DataSet, csv_columns, find, lines, locate, open_text, parse_json
+from pretrain.benchmarks.files import csv_columns, find, lines, open_text, parse_json
 from pretrain.common.errors import UserError
 
-SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published
-    "SNIPS": (13784, 700, 7),
-    "BANKING77": (10003, 3080, 77),
-    "CLINC150": (18000, 4500, 150),
-    "HWU64": (25716, None, 64),
-}
+SETS = ("SNIPS", "BANKING77", "CLINC150", "HWU64")
 SHOTS = (5, 10, 20)
 SPLITS = 5
 SEED = 0
@@ -91,23 +86,3 @@ def _checked(path: Path, examples: Iterable[tuple[str, str]]) -> list[tuple[str,
         if not text or not label:
             raise UserError(f"{path}, example {number}: no {'label' if text else 'text'}")
     return checked
-
-
-_SPLIT_FILES = tuple(
-    f"{split}/{file}" for split in ("train", "valid", "test") for file in ("seq.in", "label")
-)
-_PLACES = {  # the files of a set, and where it comes from
-    "SNIPS": (_SPLIT_FILES, "github.com/jianguoz/Few-Shot-Intent-Detection"),
-    "BANKING77": (("train.csv", "test.csv"), "github.com/PolyAI-LDN/task-specific-datasets"),
-    "CLINC150": (("data_full.json",), "github.com/clinc/oos-eval, data/data_full.json"),
-    "HWU64": (_SPLIT_FILES, "github.com/xliuhw/NLU-Evaluation-Data (25,716 utterances in 64 intents)"),
-}
-DATA_SETS = tuple(
-    DataSet(f"intents/{name}", tuple(f"intents/{name}/{file}" for file in names), origin)
-    for name, (names, origin) in _PLACES.items()
-)
-
-
-def files(name: str, root: Path) -> list[Path]:
-    """Return the files of a set."""
-    return [locate(root, f"intents/{name}/{file}") for file in _PLACES[name][0]]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.compare.examples import example_differences
+from finetune.compare import example_differences
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import cached_folder
 from finetune.judge import bm25

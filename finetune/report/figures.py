@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import yaml
 from matplotlib.figure import Figure
 
 from finetune.figures.drawing import Line, colour, draw_lines
@@ -14,21 +16,8 @@ from pretrain.telemetry.formats import flatten
 
 POINTS = 400
 """Most points of one curve: evenly spaced records, the first and the last among them."""
-CURVES = {
-    "loss/mlm": "masked-language loss (nats)",
-    "loss/contrastive": "contrastive loss (nats)",
-    "evaluation/heldout_mlm_loss": "held-out masked-language loss (nats)",
-    "evaluation/stsb-dev": "STS-B dev (Spearman × 100)",
-    "evaluation/partner_found": "top-1 retrieval of the other view (share)",
-    "evaluation/partner_loss": "held-out contrastive loss (nats)",
-    "alignment": "alignment of views",
-    "uniformity": "uniformity",
-    "effective_rank": "effective rank",
-    "length_variance": "share of the variance that the length explains",
-    "discriminator_accuracy": "augmentations that AugCSE's discriminator tells (share)",
-    "gradient_norm": "gradient norm",
-    "tokens_per_second": "tokens per second",
-}
+CURVES = yaml.safe_load(Path(__file__).with_name("curves.yaml").read_text("utf-8"))
+"""Metric -> its title."""
 
 
 def curve(subject: Subject, name: str) -> tuple[list[int], list[float]]:

@@ -181,8 +181,6 @@ def add_evaluation_notes(table: Table, rows: Sequence[SystemRow], names: set[str
         table.note(f"{', '.join(labels)}: {text}" if len(labels) < len(table.ours) else text)
 
 
-# -- tables ------------------------------------------------------------
-
 Sources = list[list[FigureSource]]
 """Where our figure of each column comes from, in order of preference; none: the mean of other columns."""
 

@@ -44,9 +44,7 @@ PROTOCOLS = {
     ),
     # CLEAR's SICK-R and STS-B are the supervised tasks: no other reading gives its RoBERTa baseline
     "clear": Protocol(
-        "pearson_mean",
-        "pearson",
-        (*SEVEN_TASKS[:5], "SICK-R-supervised", "STS-B-supervised", *TRANSFER),
+        "pearson_mean", "pearson", (*SEVEN_TASKS[:5], "SICK-R-supervised", "STS-B-supervised", *TRANSFER)
     ),
 }
 DEV_TASKS = ("STS-B-dev", "SICK-R-dev", *TRANSFER)
@@ -101,7 +99,7 @@ def evaluate(
             result.tasks[task] = _supervised(
                 task, examples, vectors, fits, PROTOCOLS[protocol], setting == "dev"
             )
-            for split_name, published in TASKS[task].sizes.items():
+            for split_name, published in TASKS[task].data.rows.items():
                 rows = len(data.examples[task].splits[split_name])
                 result.expect_size(f"{task} {split_name}", "examples", rows, published)
         else:

@@ -169,11 +169,7 @@ def two_point_targets(scores: np.ndarray) -> np.ndarray:
 
 
 def relatedness(
-    features: Tensor,
-    scores: np.ndarray,
-    sizes: Sequence[int],
-    seed: int = 1111,
-    early_stop: str = "pearson",
+    features: Tensor, scores: np.ndarray, sizes: Sequence[int], seed: int = 1111, early_stop: str = "pearson"
 ) -> tuple[dict[str, float], np.ndarray]:
     """Fit on train, stop by dev's "pearson" (SentEval) or "spearman" (SimCSE).
 

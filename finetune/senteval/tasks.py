@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.benchmarks.files import SENTEVAL, DataSet, data_root, known_name, lines, locate, require
+from pretrain.benchmarks.files import DATA_SETS, DataSet, data_root, known_name, lines, require
 from pretrain.common.errors import UserError
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -45,16 +45,18 @@ class TaskSplits:
 
 @dataclass(frozen=True)
 class SentEvalTask:
-    """A task: where its files are, how many examples they hold as published, how it is evaluated."""
+    """A task: how it is evaluated, and by what its files are read."""
 
     name: str
     scheme: str
     """nested, cross_validated, split (see `protocol`), snli (split, no regularisation) or relatedness."""
-    files: tuple[str, ...]
-    """Below SentEval's data folder (downstream/ left out, probing/ kept)."""
-    sizes: dict[str, int]
-    """Examples per split as published."""
     read: Callable[..., TaskSplits]
+    set_name: str = ""
+    """Of its data, where that is not SentEval/NAME."""
+
+    @property
+    def data(self) -> DataSet:
+        return DATA_SETS[self.set_name or f"SentEval/{self.name}"]
 
 
 def load(name: str, data: str | Path | None = None) -> TaskSplits:
@@ -70,10 +72,7 @@ def check_name(name: str, others: Iterable[str] = ()) -> str:
 
 def files(name: str, root: Path) -> list[Path]:
     """Return the files of a task, which may be absent."""
-    return [locate(root, f"SentEval/{file}") for file in TASKS[name].files]
-
-
-# -- reading -----------------------------------------------------------
+    return TASKS[name].data.paths(root)
 
 
 def _sorted(examples: Iterable[tuple], order: Sequence[int], key: Callable = lambda label: label) -> Split:
@@ -207,72 +206,19 @@ def _probing(path: Path) -> TaskSplits:
     return TaskSplits(splits, len(classes))
 
 
-# -- the table ---------------------------------------------------------
-
-_SICK = ("SICK/SICK_train.txt", "SICK/SICK_trial.txt", "SICK/SICK_test_annotated.txt")
-_STSB = tuple(f"STS/STSBenchmark/sts-{part}.csv" for part in ("train", "dev", "test"))
-_SNLI = tuple(f"SNLI/{kind}.{part}" for part in ("train", "dev", "test") for kind in ("s1", "s2", "labels"))
-_SST2, _SST5 = (
-    tuple(f"SST/{folder}/sentiment-{part}" for part in ("train", "dev", "test"))
-    for folder in ("binary", "fine")
-)
-_TREC = ("TREC/train_5500.label", "TREC/TREC_10.label")
-_MRPC = ("MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt")
-_PROBING = {
-    "Length": "sentence_length",
-    "WordContent": "word_content",
-    "Depth": "tree_depth",
-    "TopConstituents": "top_constituents",
-    "BigramShift": "bigram_shift",
-    "Tense": "past_present",
-    "SubjNumber": "subj_number",
-    "ObjNumber": "obj_number",
-    "OddManOut": "odd_man_out",
-    "CoordinationInversion": "coordination_inversion",
-}
-
-
-def _sizes(train: int, dev: int, test: int) -> dict[str, int]:
-    return {"train": train, "dev": dev, "test": test}
-
-
+PROBING = tuple(one.name.removeprefix("probing/") for one in DATA_SETS.values() if one.group == "probing")
 _TASKS = (
-    SentEvalTask("MR", "nested", ("MR/rt-polarity.pos", "MR/rt-polarity.neg"), {"all": 10662}, _binary),
-    SentEvalTask("CR", "nested", ("CR/custrev.pos", "CR/custrev.neg"), {"all": 3775}, _binary),
-    SentEvalTask("SUBJ", "nested", ("SUBJ/subj.objective", "SUBJ/subj.subjective"), {"all": 10000}, _binary),
-    SentEvalTask("MPQA", "nested", ("MPQA/mpqa.pos", "MPQA/mpqa.neg"), {"all": 10606}, _binary),
-    SentEvalTask("SST2", "split", _SST2, _sizes(67349, 872, 1821), _sst2),
-    SentEvalTask("TREC", "cross_validated", _TREC, {"train": 5452, "test": 500}, _trec),
-    SentEvalTask("MRPC", "cross_validated", _MRPC, {"train": 4076, "test": 1725}, _mrpc),
-    SentEvalTask("SST5", "split", _SST5, _sizes(8544, 1101, 2210), _sst5),
-    SentEvalTask("SICK-E", "split", _SICK, _sizes(4500, 500, 4927), _sick(". label", ENTAILMENT.__getitem__)),
-    SentEvalTask("SNLI", "snli", _SNLI, _sizes(549367, 9842, 9824), _snli),
-    SentEvalTask("SICK-R-supervised", "relatedness", _SICK, _sizes(4500, 500, 4927), _sick("label", float)),
-    SentEvalTask("STS-B-supervised", "relatedness", _STSB, _sizes(5749, 1500, 1379), _sts_benchmark),
-    *(
-        SentEvalTask(name, "split", (f"probing/{file}.txt",), _sizes(100000, 10000, 10000), _probing)
-        for name, file in _PROBING.items()
-    ),
+    *(SentEvalTask(name, "nested", _binary) for name in ("MR", "CR", "SUBJ", "MPQA")),
+    SentEvalTask("SST2", "split", _sst2),
+    SentEvalTask("TREC", "cross_validated", _trec),
+    SentEvalTask("MRPC", "cross_validated", _mrpc),
+    SentEvalTask("SST5", "split", _sst5),
+    SentEvalTask("SICK-E", "split", _sick(". label", ENTAILMENT.__getitem__), "SentEval/SICK"),
+    SentEvalTask("SNLI", "snli", _snli),
+    SentEvalTask("SICK-R-supervised", "relatedness", _sick("label", float), "SentEval/SICK"),
+    SentEvalTask("STS-B-supervised", "relatedness", _sts_benchmark, "SentEval/STS-B"),
+    *(SentEvalTask(name, "split", _probing, f"probing/{name}") for name in PROBING),
 )
 TASKS: dict[str, SentEvalTask] = {task.name: task for task in _TASKS}
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 """The seven whose mean papers print."""
-PROBING = tuple(_PROBING)
-
-
-def _data_set(task: str, name: str = "", origin: str = SENTEVAL) -> DataSet:
-    return DataSet(
-        name or f"SentEval/{task}", tuple(f"SentEval/{file}" for file in TASKS[task].files), origin
-    )
-
-
-DATA_SETS = (
-    _data_set("STS-B-supervised", "SentEval/STS-B"),
-    _data_set("SICK-E", "SentEval/SICK"),
-    *map(_data_set, (*TRANSFER, "SST5")),
-    _data_set("SNLI", origin=f"{SENTEVAL}; nlp.stanford.edu/projects/snli"),
-    *(
-        _data_set(task, f"probing/{task}", "github.com/facebookresearch/SentEval, data/probing")
-        for task in PROBING
-    ),
-)

@@ -9,28 +9,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import yaml
 
-from pretrain.benchmarks.files import DataSet, data_root, known_name, lines, locate
+from pretrain.benchmarks.files import DATA_SETS, data_root, known_name, lines, locate
 from pretrain.common.errors import UserError
 
 ZERO_ONE = ("0", "1")
-ENTAILMENT = ("entailment", "not_entailment")
 NLI = ("entailment", "neutral", "contradiction")
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task; columns: names of the first text, the second (None: single sentences) and the label."""
+    """A task, as glue.yaml, which says what its fields mean, describes it."""
 
     name: str
     columns: tuple[str, str | None, str]
     labels: tuple[str, ...]
-    """Words of the labels, in the order of classes, for the leaderboard too; () for STS-B's scores."""
     metrics: tuple[str, ...]
-    sizes: Mapping[str, int]
-    """Rows as published, by split: train, dev..., test..."""
+    recipe: tuple[float, int, int, int]
     headerless: tuple[int, int] | None = None
-    """Columns of text and label where train and dev have no header."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Rows as published, by split: train, dev..., test..."""
+        return DATA_SETS[f"GLUE/{self.name}"].rows
 
     @property
     def headline(self) -> str:
@@ -52,38 +54,10 @@ class GlueTask:
         return f"{self.name}{ending}.tsv"
 
 
-def _sizes(train: int, dev: int, test: int) -> dict[str, int]:
-    return {"train": train, "dev": dev, "test": test}
-
-
-_SINGLE = ("sentence", None, "label")
-_PAIR = ("sentence1", "sentence2", "label")
-_QUESTIONS = ("question1", "question2", "is_duplicate")
-_STRINGS = ("#1 String", "#2 String", "Quality")
-_MNLI_SIZES = {
-    "train": 392702,
-    "dev_matched": 9815,
-    "dev_mismatched": 9832,
-    "test_matched": 9796,
-    "test_mismatched": 9847,
+TASKS: dict[str, GlueTask] = {
+    name: GlueTask(name, **{key: tuple(values) for key, values in fields.items()})
+    for name, fields in yaml.safe_load(Path(__file__).with_name("glue.yaml").read_text("utf-8")).items()
 }
-_TASKS = (
-    GlueTask("MNLI", (*_PAIR[:2], "gold_label"), NLI, ("accuracy",), _MNLI_SIZES),
-    GlueTask(
-        "QNLI", ("question", "sentence", "label"), ENTAILMENT, ("accuracy",), _sizes(104743, 5463, 5463)
-    ),
-    GlueTask("QQP", _QUESTIONS, ZERO_ONE, ("accuracy", "f1"), _sizes(363846, 40430, 390965)),
-    GlueTask("RTE", _PAIR, ENTAILMENT, ("accuracy",), _sizes(2490, 277, 3000)),
-    GlueTask("SST-2", _SINGLE, ZERO_ONE, ("accuracy",), _sizes(67349, 872, 1821)),
-    GlueTask("MRPC", _STRINGS, ZERO_ONE, ("accuracy", "f1"), _sizes(3668, 408, 1725)),
-    GlueTask("CoLA", _SINGLE, ZERO_ONE, ("matthews",), _sizes(8551, 1043, 1063), headerless=(3, 1)),
-    GlueTask("STS-B", (*_PAIR[:2], "score"), (), ("pearson", "spearman"), _sizes(5749, 1500, 1379)),
-    GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",), _sizes(635, 71, 146)),
-    GlueTask("AX", _PAIR, NLI, (), {"test": 1104}),
-)
-TASKS: dict[str, GlueTask] = {task.name: task for task in _TASKS}
-"""CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set
-of its own: the model of MNLI answers it, for the leaderboard (diagnostic.tsv)."""
 TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
 
 
@@ -147,9 +121,6 @@ def load(name: str, data: str = "") -> GlueData:
     return loaded
 
 
-# -- the official files ------------------------------------------------
-
-
 def read_split(task: GlueTask, split: str, data: str | Path = "") -> LabelledExamples | None:
     """Read a split from DATA/GLUE, or DATA where that is the GLUE folder; None: its file is not there."""
     path = locate(data_root(data), task.file(split))
@@ -210,20 +181,11 @@ def _target(task: GlueTask, label: str, where: str) -> float:
     return task.labels.index(label)
 
 
-DATA_SETS = tuple(
-    DataSet(f"GLUE/{task.name}", tuple(map(task.file, task.sizes)), "gluebenchmark.com/tasks")
-    for task in TASKS.values()
-)
-
-
 def files(name: str, root: Path) -> list[Path]:
     """Return the files that fine-tuning reads: train, and the dev sets that are there, or else the first."""
     task = TASKS[name]
     train, *dev = (locate(root, task.file(split)) for split in ("train", *task.dev_splits()))
     return [train, *([path for path in dev if path.is_file()] or dev[:1])]
-
-
-# -- the leaderboard ---------------------------------------------------
 
 
 def prediction_lines(task: GlueTask, logits: np.ndarray) -> list[str]:

@@ -1,9 +1,8 @@
 """Find and read the files of the data folder: paths, csv, lines of text, JSON.
 
 The data folder is `--eval-data DIR`, or else the environment's CLEAR_DATA; `finetune.data` describes it.
-Every evaluation declares its own sets beside the code that reads them, as a tuple `DATA_SETS`;
-`finetune.data.catalogue` gathers them, and `clearly benchmarks check DIR` looks for their files. How many
-rows they hold an evaluation compares with what was published (`finetune.results.Evaluation.expect_size`).
+data_sets.tsv lists the sets, and `clearly benchmarks check DIR` looks for their files. An evaluation compares
+how many rows they hold with what was published (`finetune.results.Evaluation.expect_size`).
 """
 
 import codecs
@@ -23,19 +22,16 @@ from pretrain.common.errors import UNPACKERS, UserError, not_utf8
 from pretrain.prepare.sources.readers import naming_damage, open_file
 
 Example = TypeVar("Example")
-SENTEVAL = (
-    "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/senteval.tar "
-    "(its downstream/)"
-)
-"""Where most of SentEval's files come from."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A set and its files below the data folder."""
+    """A set and its files below the data folder: a row of data_sets.tsv."""
 
     name: str
     """GROUP/NAME, after the folders that it lies in."""
+    rows: Mapping[str, int]
+    """What is counted (a split, texts, classes) -> as published."""
     files: tuple[str, ...]
     origin: str
     """Where it comes from, for users who lack it."""
@@ -43,6 +39,22 @@ class DataSet:
     @property
     def group(self) -> str:
         return self.name.split("/")[0]
+
+    def paths(self, root: Path) -> list[Path]:
+        """Return its files, which may be absent."""
+        return [locate(root, file) for file in self.files]
+
+
+def _data_sets() -> dict[str, DataSet]:
+    found = {}
+    for line in Path(__file__).with_name("data_sets.tsv").read_text("utf-8").splitlines()[1:]:
+        name, rows, files, origin = line.split("\t")
+        counts = {what: int(count) for what, count in (one.split("=") for one in rows.split())}
+        found[name] = DataSet(name, counts, tuple(files.split()), origin)
+    return found
+
+
+DATA_SETS = _data_sets()
 
 
 def data_root(data: str | Path | None = None) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pretrain.benchmarks.distinct import EmbedFunction, require_sound
-from pretrain.benchmarks.files import SENTEVAL, DataSet, known_name, lines, senteval_folder
+from pretrain.benchmarks.files import DATA_SETS, known_name, lines, senteval_folder
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 
@@ -23,27 +23,15 @@ TASKS = SEVEN_TASKS + DEV_TASKS
 SICK_OF_MTEB = "SICK-R-MTEB"
 """MTEB's SICK-R, all pairs of the three files, where SentEval and the papers have those of test."""
 
+_YEARS = {task: DATA_SETS[f"SentEval/{task}"] for task in SEVEN_TASKS[:5]}
 # Pairs left in the official files once those without a gold score are dropped.
-OFFICIAL_PAIRS = {
-    "STS12": 3108,
-    "STS13": 1500,
-    "STS14": 3750,
-    "STS15": 3000,
-    "STS16": 1186,
-    "STS-B": 1379,
-    "SICK-R": 4927,
-    "STS-B-dev": 1500,
-    "SICK-R-dev": 500,
-    SICK_OF_MTEB: 9927,
-}
+OFFICIAL_PAIRS = {task: data.rows["pairs"] for task, data in _YEARS.items()}
+OFFICIAL_PAIRS |= {"STS-B": 1379, "SICK-R": 4927, "STS-B-dev": 1500, "SICK-R-dev": 500, SICK_OF_MTEB: 9927}
 
 # STS13 goes without SMT, whose sentences were never free to distribute; every later paper leaves it out.
 YEAR_SUBSETS = {
-    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "STS13": ("FNWN", "headlines", "OnWN"),
-    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+    task: tuple(Path(file).stem.removeprefix("STS.input.") for file in data.files[::2])
+    for task, data in _YEARS.items()
 }
 _SICK = tuple(f"SICK/SICK_{part}.txt" for part in ("train", "trial", "test_annotated"))
 _TABLES = {  # task: its files below SentEval's folder; with a header and in other columns, if SICK's
@@ -182,21 +170,14 @@ class StsEvaluator:
 
 def files(task: str, root: Path) -> list[Path]:
     """Return the files of a task below the data folder, which may be absent."""
-    return [senteval_folder(root) / name for name in _TABLES.get(task) or _year_files(task)]
+    if task in _YEARS:
+        return _YEARS[task].paths(root)
+    return [senteval_folder(root) / name for name in _TABLES[task]]
 
 
 def distinct_sentences(parts: Iterable[Pairs]) -> list[str]:
     """Return the distinct sentences of these pairs, in the order in which they first occur."""
     return list(dict.fromkeys(sentence for part in parts for sentence in (*part.first, *part.second)))
-
-
-def _year_files(task: str) -> list[str]:
-    """Return the files of a year below SentEval's folder: each subset's pairs, then its gold scores."""
-    return [
-        f"STS/{task}-en-test/STS.{kind}.{subset}.txt"
-        for subset in YEAR_SUBSETS[task]
-        for kind in ("input", "gs")
-    ]
 
 
 def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
@@ -306,9 +287,3 @@ def score_task(subsets: list[Pairs], similarities: list[np.ndarray]) -> TaskScor
             mean = float(np.average([part[kind] for part in parts.values()], weights=weights))
             scores[f"{kind}_{how}"] = of_all if how == "all" else mean
     return {**scores, "pairs": sum(sizes), "subsets": parts}
-
-
-DATA_SETS = tuple(
-    DataSet(f"SentEval/{task}", tuple(f"SentEval/{file}" for file in _year_files(task)), SENTEVAL)
-    for task in YEAR_SUBSETS
-)

@@ -26,12 +26,11 @@ import numpy as np
 import torch
 import transformers
 
-from finetune.glue.runs import FAIRSEQ, MAX_LENGTH
-from finetune.tuning.classifier import build_classifier
-from finetune.tuning.finetuning import Execution, FineTuning
+from finetune.glue.runs import MAX_LENGTH
+from finetune.tuning.finetuning import Execution, FineTuning, build_classifier
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples, open_source
 from finetune.tuning.recipe import Recipe
-from finetune.tuning.tasks import load
+from finetune.tuning.tasks import TASKS, load
 from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder
 
@@ -69,7 +68,7 @@ def main() -> None:
             tokenizer.save_pretrained(folder)
         source = open_source(options.model)
         examples = encode_examples(source, rows.first, rows.second, rows.targets, MAX_LENGTH)
-        lr, batch, _ = FAIRSEQ[options.task]
+        lr, batch, *_ = TASKS[options.task].recipe
         turns = (
             packed(source, examples, lr, batch, options.precision),
             trainer(options, examples, source, lr, batch),

@@ -19,7 +19,7 @@ def write_glue(root, train=40, dev=24, test=7):
 
     s = lambda: sentence(draw)  # noqa: E731
     counts = {"train": train, "dev": dev}
-    words = {"QNLI": tasks.ENTAILMENT, "RTE": tasks.ENTAILMENT, "WNLI": ("0", "1")}
+    words = {"QNLI": tasks.TASKS["RTE"].labels, "RTE": tasks.TASKS["RTE"].labels, "WNLI": ("0", "1")}
     for split, rows in counts.items():
         write("CoLA", split, "", lambda n: f"gj04\t{n % 2}\t{'*' * (n % 2)}\t{s()}", rows)
         write(

@@ -12,8 +12,7 @@ from finetune.encoders.embed import POOLINGS, embed_poolings, load_model
 from finetune.encoders.source import resolve
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
 from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, relatedness, split
-from finetune.tuning.classifier import build_classifier
-from finetune.tuning.finetuning import Execution, FineTuning
+from finetune.tuning.finetuning import Execution, FineTuning, build_classifier
 from finetune.tuning.labelled import encode_examples, open_source
 from finetune.tuning.recipe import Interrupted, Recipe
 

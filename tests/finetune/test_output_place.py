@@ -40,7 +40,7 @@ def test_a_file_in_the_place_of_out_is_refused_first(name, tmp_path):
 
 
 def test_the_folder_of_fetched_data_is_looked_at_before_the_hub(tmp_path):
-    from finetune.data.__main__ import fetch
+    from finetune.data import fetch
 
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^EVAL_DATA \S+: \S+ is not a folder"):

@@ -16,7 +16,7 @@ from sklearn.metrics import v_measure_score
 from suite_command import evaluate
 
 from finetune.answers import METRICS
-from finetune.compare.__main__ import compare
+from finetune.compare import compare
 from finetune.own_sets import main
 from finetune.results import read
 from pretrain.common.errors import UserError

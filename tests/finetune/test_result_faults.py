@@ -17,7 +17,7 @@ from finetune.answers import Answers
 from finetune.encoders import kept_vectors
 from finetune.encoders.kept_vectors import KeptVectors
 from finetune.results import Evaluation, read, write
-from finetune.tuning.run_files import read_tensors, write_tensors
+from finetune.tuning.finetuning import read_tensors, write_tensors
 from pretrain.commands.sweep import table
 from pretrain.common.errors import UserError
 

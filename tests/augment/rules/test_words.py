@@ -5,9 +5,8 @@ import re
 import pytest
 from parse_builder import outcomes, tagged
 
-from augment.rules import colors as colors_module
-from augment.rules.colors import colors
-from augment.rules.names import city_names, gender_swap, geo_names
+from augment.rules import names
+from augment.rules.names import city_names, colors, gender_swap, geo_names
 from augment.text.word_forms import indefinite_article, word_list
 
 SMALL = set(word_list("small_cities.txt"))
@@ -78,7 +77,7 @@ def test_colours_are_those_of_css():
     webcolors = pytest.importorskip(
         "webcolors", reason="webcolors is not installed; the extra `test` brings it"
     )
-    assert {name.replace(" ", "") for name in colors_module.COLOURS} == set(webcolors.names("css3"))
+    assert {name.replace(" ", "") for name in names.COLOURS} == set(webcolors.names("css3"))
 
 
 # Gender

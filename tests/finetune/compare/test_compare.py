@@ -10,10 +10,10 @@ from model_folders import save_bert, save_run
 from scipy import stats
 from sts_layout import write_layout
 
+from finetune import compare as command
 from finetune import sts
 from finetune.answers import Answers
-from finetune.compare import __main__ as command
-from finetune.compare.examples import example_differences
+from finetune.compare import example_differences
 from finetune.results import Evaluation, TaskResult
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.common.errors import UserError

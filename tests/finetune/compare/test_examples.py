@@ -7,8 +7,8 @@ import pytest
 from browser import require_sound
 from commands import call
 
+from finetune import compare as command
 from finetune.answers import Answers, answers_file
-from finetune.compare import __main__ as command
 from finetune.results import Evaluation, TaskResult, write
 
 random = np.random.default_rng(3)

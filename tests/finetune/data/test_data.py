@@ -9,8 +9,8 @@ import pytest
 from commands import call
 from real_data import DATA, needs_data
 
-from finetune.data import __main__ as data_command
-from finetune.data.catalogue import CATALOGUE, HUB, check, choose, report
+from finetune import data as data_command
+from finetune.data import CATALOGUE, HUB, choose, report, state_of
 from pretrain.benchmarks.files import DataSet, csv_columns, data_root, find, lines, senteval_folder
 from pretrain.common.errors import UserError
 
@@ -70,7 +70,7 @@ def test_csv_as_spreadsheets_save_it(tmp_path):
 def test_states(tmp_path, files, state, detail):
     for file in files:
         (tmp_path / file).write_text("")
-    printed = report(DataSet("GROUP/set", ("a", "b"), "somewhere"), tmp_path, 12)
+    printed = report(DataSet("GROUP/set", {}, ("a", "b"), "somewhere"), tmp_path, 12)
     assert detail in printed and ("get it: somewhere" in printed) == (state != "complete")
     assert printed.startswith(f"GROUP/set     {state}")
 
@@ -108,7 +108,7 @@ def test_senteval_in_its_own_layout(tmp_path):
     probing.mkdir(parents=True)
     (tmp_path / "SentEval" / "downstream" / "MR").mkdir(parents=True)
     (probing / "past_present.txt").touch()
-    assert check(choose("Tense")[0], tmp_path) == ("complete", [])
+    assert state_of(choose("Tense")[0], tmp_path) == ("complete", [])
 
 
 def test_check_command(tmp_path, capsys):
@@ -138,5 +138,5 @@ def test_help_and_mistakes_on_the_command_line(tmp_path):
 @needs_data("SentEval", "GLUE", "clustering", "intents", "zh")
 def test_real_sets_are_found():
     names = "SentEval/STS13,SentEval/TREC,GLUE/CoLA,GLUE/RTE,GLUE/AX,googlenews_TS,intents/SNIPS,CLINC150,zh"
-    statuses = {one.name: check(one, DATA) for one in choose(names)}
+    statuses = {one.name: state_of(one, DATA) for one in choose(names)}
     assert {state for state, _ in statuses.values()} == {"complete"}, statuses

@@ -11,9 +11,9 @@ from commands import call
 from huggingface_hub import constants
 from real_data import DATA
 
+from finetune import data as data_command
 from finetune.cola_probe import read as read_cola
-from finetune.data import __main__ as data_command
-from finetune.data.catalogue import check, choose, fetch
+from finetune.data import choose, fetch_set, state_of
 from finetune.nli_distance import load as load_nli
 from finetune.zh_sts import read as read_chinese
 from pretrain.benchmarks.files import lines
@@ -52,12 +52,12 @@ def test_anli_from_parquet(tmp_path):
     ]
     for split in ("train_r1", "dev_r1", "test_r1"):
         parquet(source, split, rows, features)
-    said = fetch("ANLI/R1", tmp_path / "out", str(source))
+    said = fetch_set("ANLI/R1", tmp_path / "out", str(source))
     assert len(said) == 3 and "6 rows" in said[0]
     written = [json.loads(line) for line in lines(tmp_path / "out" / "ANLI" / "R1" / "train.jsonl")]
     assert written[1] == {"uid": "u1", "context": "p “q”", "hypothesis": "h\t1", "label": "n"}
     assert load_nli("ANLI", tmp_path / "out").contradicts.sum() == 4
-    assert check(choose("ANLI/R1")[0], tmp_path / "out") == ("complete", [])
+    assert state_of(choose("ANLI/R1")[0], tmp_path / "out") == ("complete", [])
 
 
 def test_glue_from_a_folder_with_configurations(tmp_path):
@@ -78,7 +78,7 @@ def test_glue_from_a_folder_with_configurations(tmp_path):
         "config_name: cola\n"
         f"  data_files:\n{files}---\n"
     )
-    fetch("GLUE/CoLA", tmp_path / "out", str(source))
+    fetch_set("GLUE/CoLA", tmp_path / "out", str(source))
     rows = read_cola("train", tmp_path / "out")
     assert rows.first == ['He said "no" 0.', 'He said "no" 1.'] and rows.targets.tolist() == [0, 1]
     assert next(lines(tmp_path / "out" / "GLUE" / "CoLA" / "test.tsv")) == "index\tsentence"
@@ -99,7 +99,7 @@ def test_glue_files_have_the_official_columns(tmp_path, name, columns, first, he
     for split in ("train", "validation", "test"):
         used = rows if split != "test" else [rows[0] | {"label": -1}]
         parquet(tmp_path / "hub", split, used)
-    fetch(name, tmp_path, str(tmp_path / "hub"))
+    fetch_set(name, tmp_path, str(tmp_path / "hub"))
     assert list(lines(tmp_path / name / "train.tsv")) == [header, first]
     if (DATA / name / "train.tsv").is_file():
         assert set(header.split("\t")[1:]) <= set(next(lines(DATA / name / "train.tsv")).split("\t"))
@@ -110,12 +110,12 @@ def test_mnli_and_its_dev_set(tmp_path):
     names = ["entailment", "neutral", "contradiction"]
     for split in ("train", "validation_matched", "validation_mismatched", "test_matched", "test_mismatched"):
         parquet(source, split, [{"premise": "p", "hypothesis": "h", "label": 2, "idx": 0}])
-    fetch("GLUE/MNLI", tmp_path, str(source))
+    fetch_set("GLUE/MNLI", tmp_path, str(source))
     for part, width in (("train", 4), ("dev_matched", 4), ("test_mismatched", 3)):
         header, row = list(lines(tmp_path / "GLUE" / "MNLI" / f"{part}.tsv"))
         assert len(header.split("\t")) == len(row.split("\t")) == width
         assert row.split("\t")[1:3] == ["p", "h"] and (width == 3 or row.split("\t")[-1] == names[2])
-    fetch("NLI/MNLI-dev", tmp_path, str(source))
+    fetch_set("NLI/MNLI-dev", tmp_path, str(source))
     row = json.loads(next(lines(tmp_path / "NLI" / "mnli_dev.jsonl")))
     assert row == {"premise": "p", "hypothesis": "h", "label": "contradiction"}
 
@@ -127,17 +127,17 @@ def test_other_formats(tmp_path):
         (source / f"{split}.jsonl").write_text(
             json.dumps({"text": 'a, "b"', "label": 3, "label_text": "card"}) + "\n"
         )
-    fetch("intents/BANKING77", tmp_path, str(source))
+    fetch_set("intents/BANKING77", tmp_path, str(source))
     with open(tmp_path / "intents" / "BANKING77" / "test.csv", newline="") as file:
         assert list(csv.reader(file)) == [["text", "category"], ['a, "b"', "card"]]
     for split in ("train", "validation", "test"):
         parquet(tmp_path / "zh_hub", split, [{"sentence1": "一", "sentence2": "二", "score": 3.0}] * 2)
-    fetch("zh/STS-B", tmp_path, str(tmp_path / "zh_hub"))
+    fetch_set("zh/STS-B", tmp_path, str(tmp_path / "zh_hub"))
     assert read_chinese(tmp_path / "zh" / "STS-B" / "cnsd-sts-test.txt").gold.tolist() == [3, 3]
     simcse = tmp_path / "simcse"
     simcse.mkdir()
     (simcse / "train.csv").write_text('sent0,sent1,hard_neg\n"a, b",c,d\n')
-    fetch("NLI/SimCSE", tmp_path, str(simcse))
+    fetch_set("NLI/SimCSE", tmp_path, str(simcse))
     assert load_nli("triplets", tmp_path).premises == ["a, b"]
 
 
@@ -166,7 +166,7 @@ def test_without_network_the_message_says_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(
         UserError, match=r"'train' of nyu-mll/glue: Couldn't reach the Hub\. Without network, give --source"
     ):
-        fetch("GLUE/RTE", tmp_path)
+        fetch_set("GLUE/RTE", tmp_path)
 
 
 @pytest.mark.parametrize("answer", ["refused", "none"])
@@ -184,27 +184,27 @@ def test_a_hub_that_does_not_answer_is_said_soon(tmp_path, monkeypatch, answer):
         with pytest.raises(
             UserError, match=r"nyu-mll/glue: http://127\.0\.0\.1:\d+ does not answer.*give --source"
         ):
-            fetch("GLUE/RTE", tmp_path)
+            fetch_set("GLUE/RTE", tmp_path)
     assert time.monotonic() - begun < 25
 
 
 def test_fetch_mistakes_are_one_message(tmp_path):
     with pytest.raises(UserError, match="SentEval/STS-B is not on the hub in a form that can be written"):
-        fetch("SentEval/STS-B", tmp_path)  # raw there, tokens here
+        fetch_set("SentEval/STS-B", tmp_path)  # raw there, tokens here
     with pytest.raises(UserError, match="not on the hub in a form"):
-        fetch("clustering/tweet", tmp_path)
+        fetch_set("clustering/tweet", tmp_path)
     with pytest.raises(UserError, match="there is no such folder"):
-        fetch("GLUE/RTE", tmp_path, "./nowhere")
+        fetch_set("GLUE/RTE", tmp_path, "./nowhere")
     source = tmp_path / "hub"
     parquet(source, "train", [{"sentence1": "a", "text": "b", "label": 0, "idx": 0}])
     with pytest.raises(UserError, match="no column 'sentence2'; it has sentence1, text"):
-        fetch("GLUE/RTE", tmp_path, str(source))
+        fetch_set("GLUE/RTE", tmp_path, str(source))
     parquet(source, "train", [{"sentence1": "a", "sentence2": "b", "label": 7, "idx": 0}])
     with pytest.raises(UserError, match="a label is 7; there are words for 0 to 1"):
-        fetch("GLUE/RTE", tmp_path, str(source))
+        fetch_set("GLUE/RTE", tmp_path, str(source))
     parquet(source, "train", [{"sentence1": "a", "sentence2": "b", "label": 0, "idx": 0}])
     with pytest.raises(UserError, match="cannot load the split 'validation'"):
-        fetch("GLUE/RTE", tmp_path, str(source))
+        fetch_set("GLUE/RTE", tmp_path, str(source))
     assert (tmp_path / "GLUE" / "RTE" / "train.tsv").is_file()  # what could be had is there
     with pytest.raises(UserError, match="fetch them one by one"):
         call(data_command.fetch, "GLUE", str(tmp_path))

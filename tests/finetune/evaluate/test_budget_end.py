@@ -11,7 +11,7 @@ from intent_files import layout
 from sts_layout import write_layout
 from suite_command import evaluate
 
-from finetune.evaluate import running
+from finetune.evaluate import __main__ as running
 from finetune.evaluate.suites import EvaluationJob
 from pretrain.common.shutdown import EXIT_BUDGET, Shutdown
 

@@ -29,8 +29,8 @@ def data(tmp_path_factory):
     shutil.rmtree(folder / "SentEval" / "STS" / "STS12-en-test")
     write_cola(folder)
     write_nli(folder)
-    for file, _ in zh_sts.TASKS.values():
-        write_zh(folder / "zh" / "STS-B" / file)
+    for split in zh_sts.TASKS.values():
+        write_zh(folder / "zh" / "STS-B" / f"cnsd-sts-{split}.txt")
     (folder / "clustering").mkdir()
     with open(folder / "clustering" / "stackoverflow.csv", "w", newline="") as file:
         rows = [[text, n % 4] for n, text in enumerate(CLUSTERED)]

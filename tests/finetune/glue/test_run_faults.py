@@ -11,7 +11,7 @@ from write_faults import Subject, require_all
 from finetune.glue.runs import GlueOptions
 from finetune.glue.store import RunStore
 from finetune.tuning import finetuning, tasks
-from finetune.tuning.run_files import read_tensors
+from finetune.tuning.finetuning import read_tensors
 
 
 @pytest.fixture(scope="module")

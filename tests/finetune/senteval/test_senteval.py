@@ -34,31 +34,31 @@ def folder(tmp_path_factory):
     rng, root = np.random.RandomState(1), tmp_path_factory.mktemp("data")
 
     def put(name, rows, encoding="utf-8"):
-        path = root / "SentEval" / name
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(rows) + "\n", encoding=encoding)
 
     for task in ("MR", "CR", "SUBJ", "MPQA"):
-        for label, file in zip((1, 0), TASKS[task].files, strict=True):
+        for label, file in zip((1, 0), TASKS[task].data.files, strict=True):
             put(file, [sentence(rng, label) + ("  caf\xe9" if n == 0 else "") for n in range(30)], "latin-1")
-    for file in TASKS["TREC"].files:
+    for file in TASKS["TREC"].data.files:
         put(
             file,
             [f"{('DESC', 'HUM')[n % 2]}:manner How {sentence(rng, n % 2)} ?" for n in range(40)],
             "latin-1",
         )
-    for file in TASKS["MRPC"].files:
+    for file in TASKS["MRPC"].data.files:
         put(
             file,
             ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"]
             + [f"{n % 2}\t1\t2\t{sentence(rng, 1)}\t{sentence(rng, n % 2)}" for n in range(40)],
         )
-    for file in TASKS["SST2"].files:
+    for file in TASKS["SST2"].data.files:
         put(file, [f"{sentence(rng, n % 2)}\t{n % 2}" for n in range(30)])
-    for file in TASKS["SST5"].files:
+    for file in TASKS["SST5"].data.files:
         put(file, [f"{n % 5} {sentence(rng, n % 2)}" for n in range(30)])
     judgments = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
-    for file in TASKS["SICK-E"].files:
+    for file in TASKS["SICK-E"].data.files:
         put(
             file,
             ["pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"]
@@ -67,20 +67,23 @@ def folder(tmp_path_factory):
                 for n in range(30)
             ],
         )
-    for file in TASKS["STS-B-supervised"].files:
+    for file in TASKS["STS-B-supervised"].data.files:
         put(
             file,
             [f'g\tf\t2012\t{n}\t{n % 6}.000\t"{sentence(rng, 1)}\t{sentence(rng, n % 2)}' for n in range(30)],
         )
     for part in ("train", "dev", "test"):
-        put(f"SNLI/s1.{part}", [sentence(rng, 1) for _ in range(30)])
-        put(f"SNLI/s2.{part}", [sentence(rng, n % 2) for n in range(30)])
-        put(f"SNLI/labels.{part}", [("entailment", "contradiction", "neutral")[n % 3] for n in range(30)])
+        put(f"SentEval/SNLI/s1.{part}", [sentence(rng, 1) for _ in range(30)])
+        put(f"SentEval/SNLI/s2.{part}", [sentence(rng, n % 2) for n in range(30)])
+        put(
+            f"SentEval/SNLI/labels.{part}",
+            [("entailment", "contradiction", "neutral")[n % 3] for n in range(30)],
+        )
     for task in TASKS.values():
-        if task.files[0].startswith("probing/"):
+        if task.data.group == "probing":
             rows = [(("tr", "va", "te")[n % 3], n // 3 % 2) for n in range(60)]
             put(
-                task.files[0],
+                task.data.files[0],
                 [f"{part}\t{('NN', 'NNS')[label]}\t{sentence(rng, label)}" for part, label in rows],
             )
     return root
@@ -242,4 +245,4 @@ def test_the_real_files_have_the_published_sizes(name):
     if absent := [path for path in files(name, DATA) if not path.is_file()]:
         pytest.skip(f"CLEAR_DATA has no {Path(absent[0]).relative_to(DATA)}")
     splits = load(name, DATA).splits
-    assert {part: len(splits[part]) for part in splits} == TASKS[name].sizes
+    assert {part: len(splits[part]) for part in splits} == TASKS[name].data.rows

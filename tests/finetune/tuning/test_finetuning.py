@@ -12,12 +12,11 @@ from finetuning_helpers import PAIRS, sentence
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.models.modernbert import modeling_modernbert
 
-from finetune.glue.runs import FAIRSEQ
-from finetune.tuning import run_files
-from finetune.tuning.classifier import build_classifier, loss_of
-from finetune.tuning.finetuning import Execution, FineTuning, learning_rate
+from finetune.tuning import finetuning
+from finetune.tuning.finetuning import Execution, FineTuning, build_classifier, learning_rate, loss_of
 from finetune.tuning.labelled import encode_examples, open_source
 from finetune.tuning.recipe import Recipe
+from finetune.tuning.tasks import TABLE_1, TASKS
 from pretrain.common.errors import UserError
 from pretrain.data.microbatches import pack
 
@@ -27,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_recipe_is_fairseqs():
     large, small = dict.fromkeys(("MNLI", "QNLI", "QQP", "SST-2"), (1e-5, 32)), (2e-5, 16)
     expected = large | {"RTE": small, "STS-B": small, "MRPC": (1e-5, 16), "CoLA": (1e-5, 16)}
-    assert {task: setting[:2] for task, setting in FAIRSEQ.items() if task != "WNLI"} == expected
+    assert {task: TASKS[task].recipe[:2] for task in TABLE_1} == expected
     recipe = Recipe(lr=2e-5, batch_size=16)
     assert (recipe.betas, recipe.eps, recipe.weight_decay, recipe.clip, recipe.epochs) == (
         (0.9, 0.98),
@@ -195,11 +194,11 @@ def test_a_loss_that_is_not_finite_is_an_error(source):
 
 def test_a_damaged_state_is_one_message(tmp_path):
     """One bit is enough, also of a number, which torch would read as another."""
-    run_files.write_tensors(tmp_path / "state", {"a": torch.ones(2), "step": 3})
-    assert run_files.read_tensors(tmp_path / "state")["step"] == 3
+    finetuning.write_tensors(tmp_path / "state", {"a": torch.ones(2), "step": 3})
+    assert finetuning.read_tensors(tmp_path / "state")["step"] == 3
     whole = (tmp_path / "state").read_bytes()
     place = whole.index(torch.ones(2).numpy().tobytes())
     for content in (b"damaged", whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
         (tmp_path / "state").write_bytes(content)
         with pytest.raises(UserError, match="remove it"):
-            run_files.read_tensors(tmp_path / "state")
+            finetuning.read_tensors(tmp_path / "state")

@@ -1,11 +1,14 @@
-"""Every data set that an evaluation declares: what a data folder holds of it, and fetching it from the hub.
+"""Check and complete the folder of evaluation data: `--eval-data DIR`, or the environment's CLEAR_DATA.
+
+    clearly benchmarks check DIR                               which sets are there
+    clearly benchmarks fetch GLUE/RTE DIR [--source FOLDER]    get one from the hub, or a copy of it
+
+docs/evaluation.md says what lies where; `pretrain.benchmarks.files` lists the sets.
 
 Only sets are fetched of which the hub has what the published files hold, or what they were made from: its
 STS benchmark (mteb's) is raw text, where SentEval's files are Moses tokens in lower case, and would be
-counted as complete and score otherwise.
-
-A source is a name on the hub or a folder in the hub's own formats (parquet, jsonl, csv; with a README.md that
-names configurations, or files named after their splits), for machines that get their data otherwise. Files
+counted as complete and score otherwise. A source is a name on the hub or a folder in the hub's own formats
+(parquet, jsonl, csv; with a README.md that names configurations, or files named after their splits). Files
 that are there stay unless they are to be replaced; each new one appears whole or not at all.
 """
 
@@ -14,21 +17,19 @@ import io
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune import anli, clustering, nli_distance, zh_sts
 from finetune.encoders.source import reach_hub
-from finetune.intents import sets as intents
-from finetune.senteval import tasks as senteval
-from finetune.tuning import tasks as glue
+from finetune.flags import EvalData
 from finetune.tuning.tasks import NLI, TASKS, ZERO_ONE, GlueTask
-from pretrain.benchmarks import sts_tasks as sts
-from pretrain.benchmarks.files import DataSet, known_name, locate
+from pretrain.benchmarks.files import DATA_SETS, DataSet, data_root, known_name, locate
+from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import make_folder, replace_durably
+from pretrain.common.files import make_folder, replace_durably, require_writable
 
 Row = Mapping[str, Any]
 _LABELS = {"label": NLI}
@@ -50,35 +51,36 @@ class HubSet:
     """Where the hub has a set and how each of its splits is written."""
 
     source: str
-    splits: Mapping[str, tuple[File, ...]]
-    """Split on the hub -> its files."""
+    splits: Mapping[str, File]
+    """Split on the hub -> its file."""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Label columns and the words for 0, 1, ...; a column that carries its own words keeps them."""
     configuration: str | None = None
     data_files: str | None = None
 
 
-def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> list[str]:
+def fetch_set(name: str, root: Path, source: str = "", replace: bool = False) -> list[str]:
     """Write what the data folder lacks of a set of HUB, from `source` or its own; return a line a file."""
     if name not in HUB:
         raise UserError(f"{name} is not on the hub in a form that can be written; there are {', '.join(HUB)}")
-    hub_set = HUB[name]
-    messages = []
-    for split, files in hub_set.splits.items():
-        wanted = [file for file in files if replace or not (root / file.path).exists()]
-        there = (root / file.path for file in files if file not in wanted)
-        messages += [f"{path} is there already; --replace writes it anew" for path in there]
-        rows = _load(hub_set, split, source or hub_set.source) if wanted else []
-        for file in wanted:
-            try:
-                lines = [file.line(number, row) for number, row in enumerate(rows)]
-            except KeyError as absent:
-                where = f"{source or hub_set.source}, split {split!r}"
-                raise UserError(f"{where}: no column {absent}; it has {', '.join(rows[0])}") from None
-            text = "".join(f"{line}\n" for line in [*filter(None, [file.header]), *lines])
-            make_folder((root / file.path).parent)
-            replace_durably(root / file.path, text.encode())
-            messages.append(f"{root / file.path}: {len(rows):,} rows")
+    hub_set, messages = HUB[name], []
+    source = source or hub_set.source
+    for split, file in hub_set.splits.items():
+        path = root / file.path
+        if path.exists() and not replace:
+            messages.append(f"{path} is there already; --replace writes it anew")
+            continue
+        rows = _load(hub_set, split, source)
+        try:
+            lines = [file.line(number, row) for number, row in enumerate(rows)]
+        except KeyError as absent:
+            columns = f"no column {absent}; it has {', '.join(rows[0])}"
+            raise UserError(f"{source}, split {split!r}: {columns}") from None
+        make_folder(path.parent)
+        replace_durably(
+            path, "".join(f"{line}\n" for line in [*filter(None, [file.header]), *lines]).encode()
+        )
+        messages.append(f"{path}: {len(rows):,} rows")
     return messages
 
 
@@ -124,9 +126,6 @@ def _word(value: Any, names: tuple[str, ...]) -> str | None:
     return names[value]
 
 
-# -- writing -----------------------------------------------------------
-
-
 def _cell(value: Any) -> str:
     """Return a value as a cell of a tsv file, which has no way to hold a tab or line end."""
     return re.sub(r"[\t\r\n]", " ", str(value))
@@ -157,12 +156,13 @@ def _glue(task: GlueTask) -> HubSet:
         columns = {"index": "idx", **texts} | ({} if split.startswith("test") else {label: "label"})
         if task.headerless is not None and not split.startswith("test"):
             line = lambda _, row: f"\t{row['label']}\t\t{_cell(row['sentence'])}"  # noqa: E731
-            splits[split] = File(task.file(split), line)
+            file = File(task.file(split), line)
         else:
-            splits[split] = _table(task.file(split), columns, lambda cells: "\t".join(map(_cell, cells)))
+            file = _table(task.file(split), columns, lambda cells: "\t".join(map(_cell, cells)))
+        splits[split.replace("dev", "validation")] = file
     return HubSet(
         "nyu-mll/glue",
-        {split.replace("dev", "validation"): (file,) for split, file in splits.items()},
+        splits,
         {} if task.labels in ((), ZERO_ONE) else {"label": task.labels},
         task.name.lower().replace("-", ""),
     )
@@ -195,44 +195,35 @@ HUB: dict[str, HubSet] = {
     **{f"GLUE/{name}": _glue(task) for name, task in TASKS.items()},
     "intents/BANKING77": HubSet(
         "mteb/banking77",
-        {part: (_table(f"intents/BANKING77/{part}.csv", _BANKING, _csv_line),) for part in ("train", "test")},
+        {part: _table(f"intents/BANKING77/{part}.csv", _BANKING, _csv_line) for part in ("train", "test")},
     ),
     **{
         f"ANLI/R{number}": HubSet(
             "facebook/anli",
-            {f"{part}_r{number}": (_anli(number, part),) for part in ("train", "dev", "test")},
+            {f"{part}_r{number}": _anli(number, part) for part in ("train", "dev", "test")},
             _LABELS,
         )
         for number in (1, 2, 3)
     },
     "NLI/SimCSE": HubSet(
         "princeton-nlp/datasets-for-simcse",
-        {"train": (_table("NLI/nli_for_simcse.csv", dict(zip(_TRIPLET, _TRIPLET)), _csv_line),)},
+        {"train": _table("NLI/nli_for_simcse.csv", dict(zip(_TRIPLET, _TRIPLET)), _csv_line)},
         data_files="nli_for_simcse.csv",
     ),
     "NLI/MNLI-dev": HubSet(
         "nyu-mll/glue",
-        {"validation_matched": (_jsonl("NLI/mnli_dev.jsonl", lambda row: {key: row[key] for key in _NLI}),)},
+        {"validation_matched": _jsonl("NLI/mnli_dev.jsonl", lambda row: {key: row[key] for key in _NLI})},
         _LABELS,
         "mnli",
     ),
-    "zh/STS-B": HubSet(
-        "mteb/STSB",
-        {split: (_chinese(part),) for split, part in _TRAIN_DEV_TEST.items()},
-    ),
+    "zh/STS-B": HubSet("mteb/STSB", {split: _chinese(part) for split, part in _TRAIN_DEV_TEST.items()}),
 }
 
-# -- what a folder holds -----------------------------------------------
-
-CATALOGUE: tuple[DataSet, ...] = tuple(
-    one
-    for evaluation in (sts, senteval, glue, clustering, intents, anli, nli_distance, zh_sts)
-    for one in evaluation.DATA_SETS
-)
+CATALOGUE = tuple(DATA_SETS.values())
 GROUPS = tuple(dict.fromkeys(one.group for one in CATALOGUE))
 
 
-def check(data_set: DataSet, root: Path) -> tuple[str, list[str]]:
+def state_of(data_set: DataSet, root: Path) -> tuple[str, list[str]]:
     """Return what is there of a set below `root`, "complete", "incomplete" or "missing", and what is not."""
     absent = [file for file in data_set.files if not locate(root, file).is_file()]
     state = "complete" if not absent else "missing" if len(absent) == len(data_set.files) else "incomplete"
@@ -252,7 +243,7 @@ def choose(names: str) -> list[DataSet]:
 
 def report(one: DataSet, root: Path, width: int) -> str:
     """Return a line on a set; below it the files that lack, and where to get them."""
-    state, absent = check(one, root)
+    state, absent = state_of(one, root)
     lines = [f"{one.name:{width}}  {state}"]
     if absent:
         others = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
@@ -262,3 +253,44 @@ def report(one: DataSet, root: Path, width: int) -> str:
             f"{'':{width}}    get it: {fetch}{one.origin}",
         ]
     return "\n".join(lines)
+
+
+def check(eval_data: EvalData = "", *, sets: str = "") -> int:
+    """Print for every set whether its files are there, and where to get those that are not.
+
+    The exit status is 0 when all are complete, 1 otherwise.
+
+    Args:
+        sets: only these: groups (SentEval, probing, GLUE, clustering, intents, ANLI, NLI, zh) or sets
+            (GLUE/RTE), by commas.
+    """
+    root, chosen = data_root(eval_data), choose(sets)
+    width, states = max(len(one.name) for one in chosen), [state_of(one, root)[0] for one in chosen]
+    for one in chosen:
+        print(report(one, root, width))
+    print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    return 0 if set(states) == {"complete"} else 1
+
+
+def fetch(name: str, eval_data: EvalData, *, source: str = "", replace: bool = False) -> int:
+    """Get a set from the hub, or from a copy of it, and write it in the folder's layout.
+
+    Args:
+        name: the set, as GLUE/RTE.
+        source: another name on the hub, or a folder with the set's parquet, jsonl or csv files.
+        replace: also write files that are there; they stay otherwise.
+    """
+    require_writable(eval_data, "EVAL_DATA")
+    root = Path(eval_data)
+    chosen = choose(name)
+    if len(chosen) != 1:
+        names = ", ".join(one.name for one in chosen)
+        raise UserError(f"{name!r} is {len(chosen)} sets; fetch them one by one: {names}")
+    for line in fetch_set(chosen[0].name, root, source, replace):
+        print(line, file=sys.stderr)
+    print(report(chosen[0], root, len(chosen[0].name)))
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(check=check, fetch=fetch)

@@ -1,20 +1,34 @@
-"""Differences of models on the examples of evaluations that keep their answers, with intervals over them."""
+"""Compare runs or models on one page: what differs in their recipes, their curves, and their scores.
+
+    clearly eval runs/one; clearly eval runs/other
+    clearly compare runs/one runs/other --out compare
+
+Differences are to the first model, with intervals over the test examples of evaluations that keep their
+answers (`finetune.answers`). For several seeds of a recipe there is `clearly sweep`.
+"""
 
 import itertools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from finetune.answers import resampled_effects
+from finetune.flags import Pooling
 from finetune.nanobeir import THIRTEEN
-from finetune.report.sources import Subject
+from finetune.report.page import write_page
+from finetune.report.sources import Subject, System, collect
 from finetune.report.tables import Block, Cell, Table, TableRow
 from finetune.results import Evaluation, figure_text
 from finetune.senteval.tasks import TRANSFER
 from finetune.tuning.tasks import TABLE_1
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+from pretrain.common.files import require_writable
 from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, interval, interval_text
 
 AVERAGES = {
@@ -43,7 +57,6 @@ class Compared:
         return interval_text(self.difference.mean, self.difference.low, self.difference.high)
 
     def plain(self) -> dict[str, Any]:
-        """Return all of it as JSON."""
         content: dict[str, Any] = {"metric": self.metric, "value": self.value}
         if (apart := self.difference) is not None:
             content |= {"difference": apart.mean, "low": apart.low, "high": apart.high}
@@ -54,9 +67,7 @@ OfTask = dict[str, Compared]
 """Model -> its figure, for the models that have one; the first model is one of them."""
 
 
-def example_differences(
-    evaluations: Mapping[str, Mapping[str, Evaluation]],
-) -> dict[str, dict[str, OfTask]]:
+def example_differences(evaluations: Mapping[str, Mapping[str, Evaluation]]) -> dict[str, dict[str, OfTask]]:
     """Return evaluation -> task -> model -> figure and difference to the first, where both keep answers."""
     first, *others = evaluations
     found = {}
@@ -114,16 +125,10 @@ def _of_evaluation(name: str, by_model: Mapping[str, Evaluation]) -> dict[str, O
     return found
 
 
-def example_tables(
-    found: Mapping[str, Mapping[str, OfTask]], evaluations: Mapping[str, Mapping[str, Evaluation]]
-) -> list[Table]:
-    """Return a table for each evaluation: a row a task, a column a model and one its difference."""
-    return [_table(name, of_tasks, evaluations) for name, of_tasks in found.items()]
-
-
 def _table(
     name: str, of_tasks: Mapping[str, OfTask], evaluations: Mapping[str, Mapping[str, Evaluation]]
 ) -> Table:
+    """Return the table of an evaluation: a row a task, a column a model and one its difference."""
     protocols = {model: one[name].protocol for model, one in evaluations.items() if name in one}
     first, *others = protocols
     caption = (
@@ -165,3 +170,58 @@ def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
                 for task, one in rows.items()
             ]
     return lines
+
+
+def compare(*models: str, out: Path = Path("compare"), pooling: Pooling = "") -> None:
+    """Write one page on what differs between runs or models: recipes, curves, scores with intervals.
+
+    Args:
+        models: two or more; differences are to the first.
+        out: folder for compare.html and compare.json.
+        pooling: which figures are compared, of models that were evaluated with several; default: those of
+            the pooling that the model was trained with.
+    """
+    places = {os.path.realpath(model) if os.path.exists(model) else model for model in models}
+    if len(places) < 2 or len(places) < len(models):
+        raise UserError("name two or more different runs or models: clearly compare runs/one runs/other")
+    require_writable(out)
+    subjects = _subjects(models)
+    systems = [System(name, [subject]) for name, subject in subjects.items()]
+    evaluations = choose_poolings(subjects, pooling)
+    examples = example_differences(evaluations)
+    plain = {
+        name: {
+            task: {model: one.plain() for model, one in of_task.items()} for task, of_task in tasks.items()
+        }
+        for name, tasks in examples.items()
+    }
+    introduction = [
+        ", ".join(system.label for system in systems) + ".",
+        "Intervals are over the benchmarks' sentence pairs and test examples. Two runs of one recipe differ "
+        "by their seeds too: clearly sweep measures that.",
+    ]
+    differences = [_table(name, of_tasks, evaluations) for name, of_tasks in examples.items()]
+    content = {"models": list(models), "examples": plain}
+    write_page(out / "compare", "Comparison", introduction, systems, content, differences)
+    for line in example_lines(examples):
+        print(line)
+    print(f"page: {(out / 'compare.html').resolve()}")
+
+
+def _subjects(models: tuple[str, ...]) -> dict[str, Subject]:
+    """Return label -> what is known of each model: of a run its recipe, curves and results."""
+    subjects = []
+    for model in models:
+        several = collect([model])
+        if len(several) > 1:
+            raise UserError(f"{model} holds {len(several)} runs or models; name those to compare")
+        subjects += several
+    names = [subject.name for subject in subjects]
+    return {
+        subject.name if names.count(subject.name) == 1 else model: subject
+        for model, subject in zip(models, subjects)
+    }
+
+
+if __name__ == "__main__":
+    cli.run(compare)
