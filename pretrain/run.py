@@ -185,9 +185,16 @@ class TrainingRun:
                     return self.train(batches)
                 except OverBudget as fault:
                     batches.close()
-                    run = self.config, self.engine, self.progress, self.stop_step
                     with self.watchdog("roll-back"):
-                        roll_back(fault, *run, self.checkpoints, self.telemetry)
+                        roll_back(
+                            fault,
+                            self.config,
+                            self.engine,
+                            self.progress,
+                            self.stop_step,
+                            self.checkpoints,
+                            self.telemetry,
+                        )
                 batches = self._batches()
 
     def prepare_steps(self) -> None:
@@ -329,16 +336,20 @@ class TrainingRun:
 
     def _batches(self) -> Generator[RankBatch]:
         """Return the batches of this rank from where the run stands."""
-        steps, jumps = (self.progress.step, self.stop_step), self.config.train.faults.jumps
-        position = Position(*steps, self.rank, self.world, self.progress.substitutions, jumps=jumps)
+        progress, jumps = self.progress, self.config.train.faults.jumps
+        position = Position(
+            progress.step, self.stop_step, self.rank, self.world, progress.substitutions, jumps=jumps
+        )
         self.loader = Loader(self.data.train, self.spec, LoaderSettings.of(self.config), position)
         return iter(self.loader)
 
     def _telemetry(self) -> Telemetry:
-        config, begins = self.config, (self.progress.step, self.progress.rows)
+        config, progress = self.config, self.progress
         speed = Throughput(work=config.batch_sizes.before, flops=self.flops)
         tracking = Tracking(config.track or (), config.name, dict(leaves(config.model_dump(mode="json"))))
-        return Telemetry(self.folder, self.stop_step, self.rank, *begins, speed, tracking=tracking)
+        return Telemetry(
+            self.folder, self.stop_step, self.rank, progress.step, progress.rows, speed, tracking=tracking
+        )
 
     def _record_what_runs(self) -> None:
         """Write and print what is about to run."""

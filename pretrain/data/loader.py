@@ -56,9 +56,16 @@ class LoaderSettings:
     def of(config: Config) -> "LoaderSettings":
         """Return what a run's configuration says."""
         train, data, sizes = config.train, config.data, config.batch_sizes
-        order = train.seed, train.global_batch, data.lanes
-        growth = sizes.start, sizes.growth_steps
-        return LoaderSettings(*order, data.workers, data.damaged, *growth, data.no_duplicates)
+        return LoaderSettings(
+            train.seed,
+            train.global_batch,
+            data.lanes,
+            data.workers,
+            data.damaged,
+            start_batch=sizes.start,
+            growth_steps=sizes.growth_steps,
+            no_duplicates=data.no_duplicates,
+        )
 
 
 @dataclass(frozen=True)
