@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from pretrain.common.cli import Count, Names, Rate, run
+from pretrain.common.cli import Count, Flag, Names, Rate, run
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 
@@ -54,9 +54,9 @@ def overridden(config: str = "", *, dry_run: bool = False, **keys: str) -> None:
 
 def keys():
     return [
-        ("train.lr", "float", "0.1", "learning rate"),
-        ("train.mask_some", "bool", "False", "a switch"),
-        ("deepspeed", "dict", "", "options"),
+        Flag("train.lr", "float", "0.1", "learning rate"),
+        Flag("train.mask_some", "bool", "False", "a switch"),
+        Flag("deepspeed", "dict", "", "options"),
     ]
 
 
