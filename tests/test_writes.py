@@ -151,21 +151,18 @@ _OF = {"pretrain.common.files", "pretrain.data.shard_writer", "finetune.tuning.f
 
 def writes_several(path: Path) -> bool:
     """Return whether a module's writes are more than single files, each replaced by itself."""
-    text = path.read_text("utf-8")
-    if not any(module in text for module in _OF):
-        return False
-    tree = ast.parse(text)
-    imported = {
-        name.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module in _OF
-        for name in node.names
-    }
+    tree = ast.parse(path.read_text("utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported = {name.name for node in imports if node.module in _OF for name in node.names}
+    # `files.replace(...)` after `from pretrain.common import files`
+    modules = {name.name for node in imports for name in node.names if f"{node.module}.{name.name}" in _OF}
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
-        called = [
-            node.func.id
-            for node in ast.walk(function)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in imported
+        targets = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+        called = [one.id for one in targets if isinstance(one, ast.Name) and one.id in imported]
+        called += [
+            one.attr
+            for one in targets
+            if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id in modules
         ]
         if set(called) & _MORE or sum(name in _ONE_FILE for name in called) > 1:
             return True

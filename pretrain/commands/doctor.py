@@ -51,14 +51,19 @@ def doctor() -> int:
         console.print(Text(heading, style="bold"))
         for examine in steps:
             for finding in examine():
-                mark = (f"{finding.level:5}", COLOURS[finding.level])
-                console.print(Text.assemble("  ", mark, "  ", finding.what), soft_wrap=True)
-                if finding.todo:
-                    console.print(Text(f"         -> {finding.todo}"), soft_wrap=True)
+                show(console, finding)
                 wrong += finding.level == "WRONG"
     verdict = {0: "nothing here will fail", 1: "1 thing will fail"}.get(wrong, f"{wrong} things will fail")
     console.print(f"\n{verdict}")
     return 1 if wrong else 0
+
+
+def show(console: Console, finding: Finding) -> None:
+    """Print a finding, with what to do about it."""
+    mark = (f"{finding.level:5}", COLOURS[finding.level])
+    console.print(Text.assemble("  ", mark, "  ", finding.what), soft_wrap=True)
+    if finding.todo:
+        console.print(Text(f"         -> {finding.todo}"), soft_wrap=True)
 
 
 # -- software ----------------------------------------------------------
