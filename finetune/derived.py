@@ -290,10 +290,14 @@ def derive(
     weighted, mapped = pooling in WEIGHTINGS, whiten is not None or remove > 0
     if (static and (weighted or mapped)) or (whiten is not None and remove):
         raise UserError("--static, --whiten and --remove go one by one, --pooling with the last two")
+    prepared = os.path.isfile(os.path.join(text, MANIFEST))
+    if weighted and mapped and prepared:
+        raise UserError(
+            f"--pooling {pooling} with a map needs text, and {text} is prepared data: name its sources"
+        )
     fitted = weighted or mapped or static == ENCODED
     if fitted and not text:
         raise UserError("give the text that this is fitted on: --text FILES, as `clearly prepare` reads them")
-    prepared = os.path.isfile(os.path.join(text, MANIFEST))
     model = open_base(source, pooling)
     if (text and not fitted) or (sentences and not mapped):
         idle = "--text" if text and not fitted else "--sentences"
@@ -344,17 +348,25 @@ def _unscaled_vectors(
             )
         bare = _like(model, split_normalize(model)[0])
         return bare.encode(evenly_spaced(given, most), show_progress_bar=False)
-    runs.encoder.normalize, name = False, runs.encoder.pooling if runs.single else opened.pooling
+    runs.encoder.normalize = False
+    name = runs.encoder.pooling if runs.single else opened.pooling
     if not isinstance(given, str):
-        prompt = model.prompts.get(model.default_prompt_name or "") or ""
-        return runs.vectors([prompt + one for one in evenly_spaced(given, most)], [name])[name]
-    reader, rows = _open_prepared(given, model, source.location), list[np.ndarray]()
+        chosen = [opened.prompt + one for one in evenly_spaced(given, most)]
+        return runs.vectors(chosen, [name])[name]
+    reader = _open_prepared(given, model, source.location)
+    if opened.prompt or reader.max_length > runs.longest:
+        raise UserError(
+            f"--text {given} is prepared data of up to {reader.max_length} tokens without a prompt, and "
+            f"{source.name} reads {runs.longest} behind the prompt {opened.prompt!r}: name its sources"
+        )
+    rows = list[np.ndarray]()
     chunks = evenly_spaced(range(reader.num_chunks), -(-most // ROWS_OF_A_CHUNK))
     for chunk in chunks:
         stored = reader.read(chunk).stored
         there = np.flatnonzero(stored.lengths)  # of a record's columns
         rows += [stored[row] for row in evenly_spaced(there.tolist(), -(-most // len(chunks)))]
-    return embed_rows(runs.encoder, [row.astype(np.int64) for row in rows], [name])[name]
+    rows = [row.astype(np.int64) for row in evenly_spaced(rows, most)]
+    return embed_rows(runs.encoder, rows, [name])[name]
 
 
 def _static_model(model: Any, table: np.ndarray) -> Any:

@@ -56,11 +56,12 @@ def enter(folder: Path, board: Path) -> Path:
             raise UserError(f"{folder} does not beat {track}-{standing}: {said}")
         record["against"] = {"number": standing, **against}
     record["number"] = standing + 1
+    derive = record.get("derive", "")
     name, texts = f"{track}-{record['number']}", ",".join(f"DIR/text/{file}" for file in record["text"])
     record["command"] = (
         f"clearly record start {track} --recipe docs/records/{name}/{RECIPE} --text {texts} "
         f"--data data/{name} --eval-data DIR --seeds {','.join(record['seeds'])} --out runs/{name}"
-        + (f" --derive {record['derive']}" if record["derive"] and not TRACKS[track].table_bytes else "")
+        + (f" --derive {derive}" if derive and not TRACKS[track].table_bytes else "")
     )
     place = board / name
     make_folder(place)
@@ -99,7 +100,7 @@ def _broken_rules(folder: Path, about: dict[str, Any], runs: list[Path]) -> Iter
     if not about["commit"]:
         yield "no commit holds the code that trained it: commit that, and submit from it"
     for run in runs:
-        found, model = read_json(run.with_suffix(".json")), model_of(about["derive"], run)
+        found, model = read_json(run.with_suffix(".json")), model_of(about.get("derive", ""), run)
         scores = folder / SCORES / run.name
         policy = read_policy(run / "best")
         complete = policy is not None and is_run(str(run)) and (model / WEIGHTS).is_file()

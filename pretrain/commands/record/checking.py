@@ -83,7 +83,7 @@ def _of_text(record: dict[str, Any], place: Path, text: str) -> Iterator[str]:
 
 def _of_run(record: dict[str, Any], place: Path, run: Path, eval_data: str, data: str) -> Iterator[str]:
     config = load_config(run / "config.yaml", {"data.folder": data} if data else {})
-    seed, derive = str(config.train.seed), record["derive"]
+    seed, derive = str(config.train.seed), record.get("derive", "")
     if seed not in record["seeds"]:
         raise UserError(f"{run} has seed {seed}, and the record {', '.join(record['seeds'])}")
     recorded, model, policy = record["seeds"][seed], model_of(derive, run), read_policy(run / "best")
@@ -104,7 +104,8 @@ def _of_run(record: dict[str, Any], place: Path, run: Path, eval_data: str, data
         report, retrieval = Path(folder) / "report", Path(folder) / "retrieval"
         make_retrieval(Path(eval_data), retrieval)
         if derive:  # made again: what lies in the run may be of another text
-            make_derived(derive, run / "best", Path(config.data_folder), model := Path(folder) / "derived")
+            model = Path(folder) / "derived"
+            make_derived(derive, run / "best", Path(config.data_folder), model)
         for leg, score in evaluate(model, report, Path(eval_data), retrieval).items():
             if abs(score - recorded["scores"][leg]) > tolerance:
                 yield f"{leg} is {score:.2f}, and {recorded['scores'][leg]:.2f} in the record"

@@ -151,7 +151,7 @@ def code_here() -> tuple[str, str]:
     """Return the sha256 of the project's sources, and the commit that holds them; "": none does."""
     digest, folders = hashlib.sha256(), ("augment", "finetune", "pretrain")
     for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.*")):
-        if path.suffix in (".py", ".cpp", ".h", ".tsv", ".txt"):
+        if path.suffix in (".py", ".cpp", ".h", ".tsv", ".txt", ".yaml", ".mplstyle"):
             digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
     if not (ROOT / ".git").exists() or not shutil.which("git"):
         return digest.hexdigest(), ""

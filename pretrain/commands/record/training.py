@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ def begin(
         "code": code,
         "machine": machine,
     }
-    if differing := [key for key in about if before.get(key) and before[key] != about[key]]:
+    if differing := [key for key in about if key in before and before[key] not in ({}, about[key])]:
         raise UserError(f"{out} was begun with another {' and '.join(differing)}: choose another --out")
     files.replace_durably(out / RECIPE, content)
     about |= {"commit": commit, "preparation": made["seconds"], "workers": made["workers"]}
@@ -89,14 +90,15 @@ def begin(
 
 
 def _flags_of(derive: str, track: Track) -> str:
-    if not track.table_bytes:
-        words = [word.partition("=")[0] for word in derive.split(",") if word]
-        if others := [word for word in words if word not in ("whiten", "remove", "pooling", "sentences")]:
-            raise UserError(f"--derive {others[0]}: choose from whiten, remove, pooling and sentences")
-        return derive
-    if derive:
-        raise UserError("--derive: the track makes a static table, and nothing else")
-    return "static=encoded"
+    if track.table_bytes:
+        if derive:
+            raise UserError("--derive: the track makes a static table, and nothing else")
+        return "static=encoded"
+    if derive and not re.fullmatch(r"(whiten|remove)=\d+(,sentences=\d+)?|pooling=(sif|idf)", derive):
+        raise UserError(
+            f"--derive {derive}: give whiten=N or remove=N (and ,sentences=N), or pooling=sif or idf"
+        )
+    return derive
 
 
 def read_json(path: Path) -> dict[str, Any]:

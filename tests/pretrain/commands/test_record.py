@@ -396,7 +396,7 @@ def test_a_static_table_is_entered_in_place_of_the_encoder(board, tmp_path, monk
     monkeypatch.setattr(training, "evaluate", lambda *words: given.append(words) or {})
     with pytest.raises(UserError, match="--derive: the track makes a static table"):
         board.start(tmp_path / "out", seeds=4)
-    with pytest.raises(UserError, match="--derive step: choose from whiten, remove, pooling and sentences"):
+    with pytest.raises(UserError, match="--derive step=1: give whiten=N"):
         call(start, "cpu2-1m", out=tmp_path / "out", derive="step=1", **board.flags)
     board.start(tmp_path / "out", "", seeds=4)
     run = tmp_path / "out" / "seed-4"
