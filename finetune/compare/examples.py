@@ -54,9 +54,7 @@ OfTask = dict[str, Compared]
 """Model -> its figure, for the models that have one; the first model is one of them."""
 
 
-def example_differences(
-    evaluations: Mapping[str, Mapping[str, Evaluation]],
-) -> dict[str, dict[str, OfTask]]:
+def example_differences(evaluations: Mapping[str, Mapping[str, Evaluation]]) -> dict[str, dict[str, OfTask]]:
     """Return evaluation -> task -> model -> figure and difference to the first, where both keep answers."""
     first, *others = evaluations
     found = {}

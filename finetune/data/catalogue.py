@@ -216,10 +216,7 @@ HUB: dict[str, HubSet] = {
         _LABELS,
         "mnli",
     ),
-    "zh/STS-B": HubSet(
-        "mteb/STSB",
-        {split: (_chinese(part),) for split, part in _TRAIN_DEV_TEST.items()},
-    ),
+    "zh/STS-B": HubSet("mteb/STSB", {split: (_chinese(part),) for split, part in _TRAIN_DEV_TEST.items()}),
 }
 
 # -- what a folder holds -----------------------------------------------
