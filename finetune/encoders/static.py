@@ -28,27 +28,25 @@ class StaticModel:
     longest = tokenizer = None
     single = True
 
-    def __init__(self, embedding: Any, last: Sequence[Any]) -> None:
-        """last: modules behind the table, which map features."""
-        self._embedding, self._last = embedding, last
+    def __init__(self, modules: Sequence[Any]) -> None:
+        self._modules = modules
         self.forget()
 
     @classmethod
     def of(cls, model: Any) -> "StaticModel | None":
         """Return a sentence-transformers model so; None: it is no such table, or tokens may hold blanks."""
-        first, *last = model
+        first, *_ = modules = [*model]
         if type(first).__name__ != "StaticEmbedding" or first.tokenizer.truncation:
             return None
         own = without_cleaning(json.loads(first.tokenizer.to_str()))
         kinds = [(own[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer")]
         blank = any(" " in token.content for token in first.tokenizer.get_added_tokens_decoder().values())
-        return cls(first, last) if kinds == ["BertNormalizer", "BertPreTokenizer"] and not blank else None
+        return cls(modules) if kinds == ["BertNormalizer", "BertPreTokenizer"] and not blank else None
 
     def forget(self) -> None:
         """Tokenize every word anew from now on."""
         self._numbers: defaultdict[str, int] = defaultdict(count().__next__)
-        self._words = Ragged.empty()
-        """The tokens of each word, by its number."""
+        self._words = Ragged.empty()  # the tokens of each word, by its number
 
     def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
         starts = range(0, max(len(texts), 1), TEXTS_AT_ONCE)
@@ -64,11 +62,11 @@ class StaticModel:
         flat = chain.from_iterable(words)
         numbers = np.fromiter(map(self._numbers.__getitem__, flat), np.int64, ends[-1])
         if new := list(islice(self._numbers, len(self._words), None)):
-            self._words = Ragged.concatenate([self._words, encode(self._embedding.tokenizer, new)])
+            self._words = Ragged.concatenate([self._words, encode(self._modules[0].tokenizer, new)])
         tokens = self._words.take(numbers)
         offsets = torch.from_numpy(tokens.offsets[ends[:-1]].astype(np.int32))
-        device = self._embedding.embedding.weight.device
+        device = self._modules[0].embedding.weight.device
         features = {"input_ids": torch.from_numpy(tokens.ids).to(device), "offsets": offsets.to(device)}
-        for module in (self._embedding, *self._last):
+        for module in self._modules:
             features = module(features)
         return features["sentence_embedding"].float().cpu().numpy()
