@@ -314,7 +314,9 @@ def _open_encoder(
         from finetune.encoders.static import StaticModel
 
         opened = open_sentence_transformer(source, max_length)
-        return StaticModel.of(opened) or PaddedModel(lambda _: opened, pooling, batch_size)
+        if type(opened[0]).__name__ == "StaticEmbedding" and not opened[0].tokenizer.truncation:
+            return StaticModel([*opened])
+        return PaddedModel(lambda _: opened, pooling, batch_size)
     return PaddedModel(lambda other: open_padded(source, other, max_length), pooling, batch_size)
 
 

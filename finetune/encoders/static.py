@@ -1,25 +1,22 @@
-"""A static table, whose vector of a text is the mean of its tokens' rows, read a word at a time.
+"""A static table, whose vector of a text is the mean of its tokens' rows: the library's, sooner tokenized.
 
-BERT's tokenizers cut at every blank: the tokens of a text are those of its words. Words repeat, so each is
-tokenized once, and a text costs a look-up a word. The tokens, and so the vectors, are the library's own.
+Where a tokenizer never joins what a space separates, as WordPiece and byte-level BPE, the tokens of words
+that were met before are looked up (`augment.text.encoder`).
 """
 
-import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 import torch
 
-from augment.core.ragged import Ragged, offsets_of
-from augment.text.cleaning import without_cleaning
+from augment.core.ragged import Ragged, offsets_of, segment_indices
+from augment.text.cleaning import SpecialTokens
+from augment.text.encoder import TextEncoder
 from pretrain.data.tokenizer import encode
 
-MOST_WORDS = 500_000
-"""Different words that are remembered, in some 200 bytes each."""
-TEXTS_AT_ONCE = 8192
+TEXTS_AT_ONCE = 1024
+_LONGEST = 1 << 30  # tokens: texts are read whole
 
 
 class StaticModel:
@@ -29,44 +26,33 @@ class StaticModel:
     single = True
 
     def __init__(self, modules: Sequence[Any]) -> None:
-        self._modules = modules
+        """modules: of a sentence-transformers model, a `StaticEmbedding` first."""
+        self._modules, self._tokenizer = modules, modules[0].tokenizer
         self.forget()
-
-    @classmethod
-    def of(cls, model: Any) -> "StaticModel | None":
-        """Return a sentence-transformers model so; None: it is no such table, or tokens may hold blanks."""
-        first, *_ = modules = [*model]
-        if type(first).__name__ != "StaticEmbedding" or first.tokenizer.truncation:
-            return None
-        own = without_cleaning(json.loads(first.tokenizer.to_str()))
-        kinds = [(own[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer")]
-        blank = any(" " in token.content for token in first.tokenizer.get_added_tokens_decoder().values())
-        return cls(modules) if kinds == ["BertNormalizer", "BertPreTokenizer"] and not blank else None
 
     def forget(self) -> None:
         """Tokenize every word anew from now on."""
-        self._numbers: defaultdict[str, int] = defaultdict(count().__next__)
-        self._words = Ragged.empty()  # the tokens of each word, by its number
+        self._encoder = TextEncoder(self._tokenizer, 0, 0, _LONGEST)
+        self._special = SpecialTokens(self._encoder.tokenizer)
 
     def vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
         starts = range(0, max(len(texts), 1), TEXTS_AT_ONCE)
         parts = [self._vectors(texts[start : start + TEXTS_AT_ONCE]) for start in starts]
         return dict.fromkeys(poolings, np.concatenate(parts))
 
+    def _tokens(self, texts: list[str]) -> Ragged:
+        if self._special.count(texts):  # to the library they are no text
+            return encode(self._tokenizer, texts)
+        framed = self._encoder(texts)  # by two tokens, which a table leaves out
+        lengths = framed.lengths - 2
+        return Ragged(framed.ids.take(segment_indices(framed.offsets[:-1] + 1, lengths)), offsets_of(lengths))
+
     @torch.inference_mode()
     def _vectors(self, texts: Sequence[str]) -> np.ndarray:
-        if len(self._numbers) > MOST_WORDS:
-            self.forget()
-        words = [text.split(" ") for text in texts]
-        ends = offsets_of(np.fromiter(map(len, words), np.int64, len(words)))
-        flat = chain.from_iterable(words)
-        numbers = np.fromiter(map(self._numbers.__getitem__, flat), np.int64, ends[-1])
-        if new := list(islice(self._numbers, len(self._words), None)):
-            self._words = Ragged.concatenate([self._words, encode(self._modules[0].tokenizer, new)])
-        tokens = self._words.take(numbers)
-        offsets = torch.from_numpy(tokens.offsets[ends[:-1]].astype(np.int32))
+        tokens = self._tokens(list(texts))
         device = self._modules[0].embedding.weight.device
-        features = {"input_ids": torch.from_numpy(tokens.ids).to(device), "offsets": offsets.to(device)}
+        ids, offsets = torch.from_numpy(tokens.ids), torch.from_numpy(tokens.offsets[:-1].astype(np.int32))
+        features = {"input_ids": ids.to(device), "offsets": offsets.to(device)}
         for module in self._modules:
             features = module(features)
         return features["sentence_embedding"].float().cpu().numpy()
