@@ -42,6 +42,7 @@ from pretrain.start.resume import check_requested, resume_from, roll_back, verif
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.graphs import Graphs
+from pretrain.step.kept_vectors import keep_vectors
 from pretrain.step.model import SentenceModel
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
@@ -206,7 +207,7 @@ class TrainingRun:
 
     def prepare_steps(self) -> None:
         """Make what computes, applies, judges and logs the steps to come."""
-        settings, progress = self.config.train, self.progress
+        config, settings, progress = self.config, self.config.train, self.progress
         self.clock, self.memory = Stopwatch(), FlatMemory()
         self.scale = LossScale(self.engine.module) if settings.precision == "fp16" else None
         if self.scale is not None and progress.loss_scale:
@@ -217,23 +218,16 @@ class TrainingRun:
             settings.micro_batch_tokens,
             self.scale,
             self.clock,
-            self.config.objective.mask_duplicates,
+            config.objective.mask_duplicates,
             settings.balance,
-            lanes=self.config.data.lanes,
+            lanes=config.data.lanes,
             graphs=Graphs(self.engine, settings.graphs, self.telemetry.say),
+            kept=keep_vectors(config, self.objective, self.data.train, self.spec, self.telemetry.say),
         )
         self.update = Update(self.engine, settings.clip, self.scale, self.whole.graphs)
-        self.faults = Faults(self.config, self.whole, self.update, self.telemetry, progress, self.decode)
-        self.log = StepLog(
-            self.config,
-            progress,
-            self.telemetry,
-            self.faults,
-            self.clock,
-            self.scale,
-            self.engine.module.objective,
-            self.extra_metrics,
-        )
+        self.faults = Faults(config, self.whole, self.update, self.telemetry, progress, self.decode)
+        reported = self.faults, self.clock, self.scale, self.objective, self.extra_metrics
+        self.log = StepLog(config, progress, self.telemetry, *reported)
 
     def train(self, batches: Iterator[RankBatch]) -> int:
         """Train from `progress.step` until the run is complete, and return 0; or another exit code.
@@ -375,9 +369,7 @@ class TrainingRun:
             self.progress.rows,
             Throughput(work=self.config.batch_sizes.before, flops=self.flops),
             tracking=Tracking(
-                self.config.track or (),
-                self.config.name,
-                dict(leaves(self.config.model_dump(mode="json"))),
+                self.config.track or (), self.config.name, dict(leaves(self.config.model_dump(mode="json")))
             ),
         )
 
