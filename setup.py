@@ -26,6 +26,7 @@ setup(
     include_package_data=False,
     package_data={
         "augment": ["word_lists/*"],
+        "finetune.judge": ["docstrings.tsv"],
         "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],
         "pretrain.export": ["card.md.jinja"],
         "pretrain.commands.show": ["show.html.jinja"],
