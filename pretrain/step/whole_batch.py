@@ -108,7 +108,7 @@ class PlacedStep:
     sequences: dict[str, Tensor]
     weights: dict[str, float]
     collects_diagnostics: bool
-    kept: tuple[np.ndarray, Ragged] | None
+    kept: tuple[np.ndarray, Any] | None
 
 
 class WholeBatch:

@@ -105,8 +105,8 @@ def replay(run: Path, saved: Sequence[Saved], count: int, seed: int, overrides: 
         print("\n  ".join([f"steps {one.begin + 1} to {one.after.step}: {said}", *differ]), flush=True)
     for made in (other for other in saved if not other.state):
         with recipe_file(made.config) as recipe:
-            able, differ = _different_export(run, made, ends, recipe, overrides)
-        good = good and not (able and differ)
+            made_again, differ = _different_export(run, made, ends, recipe, overrides)
+        good = good and not (made_again and differ)
         for what in differ or ["as its checkpoint" if made.step else "as the run starts"]:
             print(f"{made.name}/ of step {made.step}: {what}", flush=True)
     return good
@@ -284,13 +284,13 @@ def _different_export(
     policies = [recorded, read_policy(new) or {}]
     if not recorded.get("progress", {}).get("rows"):  # a resume has made it again, and records none
         policies = [policy | {"progress": {}} for policy in policies]
-    found = list(_different_values("clear.json ", *policies, tolerance))
+    found = list(_different_values("clear.json ", policies[0], policies[1], tolerance))
     for path in sorted(path for suffix in ("json", "safetensors") for path in new.rglob(f"*.{suffix}")):
         file = path.relative_to(new)
         if tolerance and path.suffix == ".safetensors" and (old / file).is_file():
             found += [
                 f"{file} {what}"
-                for what in _different_tensors(*map(load_file, (old / file, path)), {}, tolerance)
+                for what in _different_tensors(load_file(old / file), load_file(path), {}, tolerance)
             ]
         elif str(file) not in _OF_VERSIONS and not (
             (old / file).is_file() and filecmp.cmp(old / file, path, shallow=False)
