@@ -27,6 +27,7 @@ setup(
     package_data={
         "augment": ["word_lists/*"],
         "finetune.figures": ["page.mplstyle"],
+        "finetune.judge": ["docstrings.tsv"],
         "finetune.tuning": ["glue.yaml"],
         "finetune.report": ["curves.yaml", "page.css", "page.html.jinja", "published.yaml"],
         "pretrain.benchmarks": ["data_sets.tsv"],

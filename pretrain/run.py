@@ -42,6 +42,7 @@ from pretrain.start.resume import check_requested, resume_from, roll_back, verif
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.graphs import Graphs
+from pretrain.step.kept_vectors import keep_vectors
 from pretrain.step.model import SentenceModel
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
@@ -200,7 +201,7 @@ class TrainingRun:
     def prepare_steps(self) -> None:
         """Make what computes, applies, judges and logs the steps to come."""
         config, progress, telemetry = self.config, self.progress, self.telemetry
-        settings, objective = config.train, self.engine.module.objective
+        settings = config.train
         self.clock, self.memory = Stopwatch(), FlatMemory()
         self.scale = LossScale(self.engine.module) if settings.precision == "fp16" else None
         if self.scale is not None and progress.loss_scale:
@@ -215,11 +216,19 @@ class TrainingRun:
             settings.balance,
             lanes=config.data.lanes,
             graphs=Graphs(self.engine, settings.graphs, telemetry.say),
+            kept=keep_vectors(config, self.objective, self.data.train, self.spec, telemetry.say),
         )
         self.update = Update(self.engine, settings.clip, self.scale, self.whole.graphs)
         self.faults = Faults(config, self.whole, self.update, telemetry, progress, self.decode)
         self.log = StepLog(
-            config, progress, telemetry, self.faults, self.clock, self.scale, objective, self.extra_metrics
+            config,
+            progress,
+            telemetry,
+            self.faults,
+            self.clock,
+            self.scale,
+            self.objective,
+            self.extra_metrics,
         )
 
     def train(self, batches: Iterator[RankBatch]) -> int:

@@ -28,6 +28,7 @@ from pretrain.common.errors import UserError
 
 if TYPE_CHECKING:
     from finetune.encoders.embed import PackedModel
+    from finetune.encoders.static import StaticModel
     from pretrain.export.sentence_transformers import Interface
     from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
@@ -60,7 +61,7 @@ class EmbeddingModel:
     """What reports call it."""
     pooling: str
     """How it makes vectors: a name of `pretrain.model.pooling`, "pooler", OWN_MODULES or "function"."""
-    runs: "Function | PackedModel | PaddedModel"
+    runs: "Function | PackedModel | PaddedModel | StaticModel"
     source: ModelSource | None = None
     """Where it was loaded from; None for functions."""
     max_length: int | None = None
@@ -288,7 +289,7 @@ def pooling_of(source: ModelSource, pooling: str, quiet: bool) -> str:
 
 def _open_encoder(
     source: ModelSource, pooling: str, token_budget: int, batch_size: int, max_length: int | None, quiet: bool
-) -> "PackedModel | PaddedModel":
+) -> "PackedModel | PaddedModel | StaticModel":
     """Open a masked language model, an export of ours, or by OWN_MODULES a sentence-transformers model."""
     from transformers import AutoConfig
 
@@ -307,7 +308,12 @@ def _open_encoder(
         why = f"packing does not know its {why or 'type of transformer'}"
         print(f"note: {source.name} runs padded, which takes longer: {why}", file=sys.stderr)
     if own:
-        return PaddedModel(lambda _: open_sentence_transformer(source, max_length), pooling, batch_size)
+        from finetune.encoders.static import StaticModel
+
+        opened = open_sentence_transformer(source, max_length)
+        if type(opened[0]).__name__ == "StaticEmbedding" and not opened[0].tokenizer.truncation:
+            return StaticModel([*opened])
+        return PaddedModel(lambda _: opened, pooling, batch_size)
     return PaddedModel(lambda other: open_padded(source, other, max_length), pooling, batch_size)
 
 

@@ -7,6 +7,7 @@ of the other half. What is not better than the start there is not kept.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -22,40 +23,51 @@ from finetune.judge.averaging import ALPHAS, average, keep_start
 from finetune.judge.costs import cost_lines, costs_of
 from finetune.judge.heldout import HALVES, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
+from finetune.own_sets import add_figures
 from finetune.results import Evaluation
-from finetune.sts import evaluation_of
+from pretrain.benchmarks.own_sets import OwnSet, read_own_set
 from pretrain.benchmarks.sts_tasks import PairScores, StsEvaluator
-from pretrain.common.errors import UserError
+from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.files import discard, sha256_of
 from pretrain.export.sums import WEIGHTS
 from pretrain.prepare.sentences import sentences_of
 
-STS = "STS-B-dev"
+STS, DOCSTRINGS = "STS-B dev", "general test (docstrings)"
 MOST_FORGOTTEN = 1.0
-"""Points of STS-B dev below the start's, from which on an average is not taken."""
+"""Points of the general test below the start's, from which on an average is not taken."""
 _SCORES = "scores.npz"
+
+
+def general_test(eval_data: str) -> OwnSet:
+    """Return the test of similarity of general text: STS-B dev where it is, else what the package brings.
+
+    That has sentences of docstrings in pairs: 3 of one docstring, 2 of one module, 1 of one package, 0 else.
+    """
+    dev = StsEvaluator(eval_data) if eval_data else None
+    if dev is None or "STS-B-dev" not in dev.available():
+        return read_own_set(DOCSTRINGS, str(Path(__file__).with_name("docstrings.tsv")))
+    (pairs,) = dev.load("STS-B-dev")
+    return OwnSet(STS, "similarity", pairs.first, pairs.second, pairs.gold)
 
 
 @dataclass
 class Judge:
     """A test, and what the encoders that were asked have answered.
 
-    folder: of the test. open_start: opens the start. evaluator: of STS; None: similarity is not measured.
+    folder: of the test. open_start: opens the start. general: the test of what is not to be forgotten.
     start: what the start's vectors follow from (`fingerprint`).
     """
 
     test: RetrievalTest
     folder: Path
     open_start: Callable[[], EmbeddingModel]
-    evaluator: StsEvaluator | None
+    general: OwnSet
     start: str
     scores: dict[str, Scores] = field(default_factory=dict)
     similarity: dict[str, Evaluation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.halves = Halves.of(self.folder)
-        if self.evaluator is not None and STS not in self.evaluator.available():
-            self.evaluator = None
 
     def begin(self) -> None:
         """Score BM25 and the start, unless an earlier call has, of the same start."""
@@ -96,16 +108,14 @@ class Judge:
         """
         scored: dict[float, Scores] = {0.0: self.scores[START]}
         for alpha in ALPHAS:
-            if not alpha and self.evaluator is None:
-                continue  # its scores are there, and no more is asked of it
             folder = trained
             if 0 < alpha < 1:
                 folder = average(start, trained, alpha, self.folder / "averaged")
             model = open_model(folder) if alpha else self.open_start()
             if alpha:
                 scored[alpha] = self.halves.of_model(model)
-            if self.evaluator is not None:
-                self.similarity[f"{alpha:g}"] = self._similarity_of(model, self.evaluator)
+            with suppress(CollapsedEncoder):  # one that knows no English word
+                self.similarity[f"{alpha:g}"] = self._similarity_of(model)
             if folder != trained:
                 discard(folder)
         dev = {share: float(one["dev"][0].mean()) for share, one in scored.items()}
@@ -130,6 +140,7 @@ class Judge:
             "metrics": METRICS,
             "rows": rows,
             "chosen": {"alpha": alpha, "row": name, **by_half},
+            "general": self.general.name,
             "similarity": self._similarities(),
             "costs": self._costs(
                 start, {ADAPTED: trained} | ({} if kept == START else {kept: best}), open_model
@@ -149,21 +160,20 @@ class Judge:
         models |= {row: (made[row], open_model(made[row])) for row in made}
         return costs_of(models, chain.from_iterable(map(sentences_of, self.halves.sets["test"].documents)))
 
-    @staticmethod
-    def _similarity_of(model: EmbeddingModel, evaluator: StsEvaluator) -> Evaluation:
-        pairs, pooling = PairScores(), model.pooling
-        found = evaluator.evaluate_poolings(lambda texts: {pooling: model.encode(texts)}, [STS], pairs)
-        return evaluation_of(model, pooling, found[pooling], pairs)
+    def _similarity_of(self, model: EmbeddingModel) -> Evaluation:
+        found = Evaluation.of("general", model, "cosine, Spearman over all pairs")
+        add_figures(self.general, self.general.embed(model.encode, model.encode, model.encode), found)
+        return found
 
     def _similar(self) -> dict[float, float]:
-        return {float(name): one.tasks[STS].value for name, one in self.similarity.items()}
+        return {float(name): one.tasks[self.general.name].value for name, one in self.similarity.items()}
 
     def _similarities(self) -> dict[str, dict[str, Any]]:
-        """Return alpha -> STS-B dev and its difference to the start's, as JSON."""
-        if not self.similarity:
+        """Return alpha -> the general test, and its difference to the start's, as JSON."""
+        if "0" not in self.similarity:
             return {}
-        found = example_differences({name: {"sts": one} for name, one in self.similarity.items()})
-        return {name: one.plain() for name, one in found["sts"][STS].items()}
+        found = example_differences({name: {"general": one} for name, one in self.similarity.items()})
+        return {name: one.plain() for name, one in found["general"][self.general.name].items()}
 
 
 def fingerprint(source: str, pooling: str) -> str:
@@ -188,7 +198,7 @@ def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> flo
     One that has forgotten more than `MOST_FORGOTTEN` points of similarity is not taken.
 
     Args:
-        dev: alpha -> nDCG@10; similarity: alpha -> STS-B dev; empty: it is not measured.
+        dev: alpha -> nDCG@10; similarity: alpha -> the general test; empty: it does not count.
 
     >>> choose({0.0: 40.0, 0.5: 44.0, 1.0: 45.0}, {0.0: 82.0, 0.5: 81.5, 1.0: 79.0})
     0.5
@@ -218,6 +228,7 @@ def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:
 def report_lines(report: Mapping[str, Any]) -> list[str]:
     """Return the table and what follows from it in words, what is kept last."""
     chosen, rows, kept = report["chosen"], report["rows"], report["kept"]
+    general = report.get("general", STS)  # an earlier version's
     lines = [*report["table"], "", *cost_lines(report["costs"]), ""]
     alphas = ", ".join(f"{figure:.1f} ({alpha})" for alpha, figure in chosen["dev"].items())
     lines.append(
@@ -225,20 +236,19 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     )
     for alpha, one in report["similarity"].items():
         if _row(float(alpha)) in rows:
-            line = f"  STS-B dev, {_row(float(alpha))}: {one['value']:.1f}"
+            line = f"  {general}, {_row(float(alpha))}: {one['value']:.1f}"
             if "difference" in one:
                 line += f", {one['difference']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}]"
             lines.append(line)
     if not report["similarity"]:
-        lines.append("  similarity: not measured (--eval-data names a folder with SentEval/STS)")
+        lines.append(f"  {general}: not measured, as the start gives all of its sentences one vector")
     name = chosen["row"] if chosen["row"] != START else ADAPTED
     lines += [f"  {sentence}" for sentence in in_words(rows, name)]
     if kept == START:
         why = "nothing that was trained is better on your text"
         if other := report.get("forgot"):
-            why = (
-                f"{other} is better on your text, but forgot more than {MOST_FORGOTTEN:g} point of STS-B dev"
-            )
+            forgot = f"forgot more than {MOST_FORGOTTEN:g} point of {general}"
+            why = f"{other} is better on your text, but {forgot}"
         return [*lines, f"  best/ is the start: {why} (export/ has the last step)"]
     what = (
         "what was trained" if kept == ADAPTED else f"an average, {chosen['alpha']:g} of it what was trained"

@@ -46,13 +46,7 @@ JUDGE, REPORT = "judge", "judge.json"
 
 
 def main(
-    *,
-    init: str,
-    text: str,
-    out: Path,
-    config: str = "adapt_base",
-    eval_data: str = "",
-    **overrides: str,
+    *, init: str, text: str, out: Path, config: str = "adapt_base", eval_data: str = "", **overrides: str
 ) -> int:
     """Continue the training of an encoder on your own text, and judge it on documents held out of that.
 
@@ -61,7 +55,7 @@ def main(
         text: text, markdown, rst, jsonl, csv or parquet files, comma-separated; a folder, or a glob.
         out: the run folder.
         config: YAML recipe; adapt_micro is for encoders of some 10 million parameters.
-        eval_data: folder of the benchmarks, for STS-B dev (default: CLEAR_DATA).
+        eval_data: folder of the benchmarks, for STS-B dev (default: CLEAR_DATA); none: a test of docstrings.
         overrides: any key of the recipe, dotted (`--train.steps 2000`).
     """
     if taken := sorted(set(_OURS) & set(overrides)):
@@ -73,8 +67,7 @@ def main(
     of_recipe = recipes.load_config(config, dict(overrides)).data.prepare.max_length
     overrides.setdefault("data.prepare.max_length", str(min(longest, of_recipe)))
     settings = recipes.load_config(
-        config,
-        overrides | start | {"data.prepare.sources": text, "data.prepare.tokenizer": export_of(init)},
+        config, overrides | start | {"data.prepare.sources": text, "data.prepare.tokenizer": export_of(init)}
     )
     from finetune.judge.heldout import training_sources
     from pretrain.start.encoder import adopt_interface
@@ -141,10 +134,9 @@ def check_start(init: str) -> int:
 def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: str) -> Judge:
     """Make the test, or find it, say what it is, and score BM25 and the start."""
     from finetune.encoders.models import open_model
-    from finetune.judge.choice import Judge, fingerprint
+    from finetune.judge.choice import Judge, fingerprint, general_test
     from finetune.judge.heldout import make_test
     from finetune.judge.parts import FEW, GAP
-    from pretrain.benchmarks.sts_tasks import StsEvaluator
     from pretrain.export.sentence_transformers import read_modules
     from pretrain.prepare.sources.structure import KINDS
 
@@ -166,13 +158,15 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     )
     for query, passage in test.shown:
         print(f"             {shortened(query, 60)} -> {shortened(passage, 100)}")
+    general = general_test(eval_data)
+    print(f"  general    {general.name}, {len(general.first):,} pairs: what must not be forgotten")
     own = read_modules(export_of(init)) is not None  # it brings its pooling
     pooling = "" if own else pooling
     judge = Judge(
         test,
         out / JUDGE,
         lambda: open_model(init, pooling, quiet=True),
-        StsEvaluator(eval_data) if eval_data else None,
+        general,
         fingerprint(export_of(init), pooling),
     )
     judge.begin()

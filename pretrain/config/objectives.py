@@ -1,7 +1,7 @@
 """Configuration of what is learned: which objectives, in a sum, each with a section of its own."""
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -38,6 +38,9 @@ class ObjectiveConfig(Section):
     view_dropout: bool = True
     """whether the encoder's dropout is on where views are embedded; masked language modelling keeps it. At
     depth it drowns what [CLS] says of a sequence"""
+    keep_vectors: Literal["none", "float32", "float16"] = "none"
+    """keep the vectors of the frozen encoder (teacher, start of retain, guide) beside the data, in this type,
+    for all epochs and runs; not of augmented views, which are another text at every step"""
     mlm: terms.MaskedLanguageConfig = Field(default_factory=terms.MaskedLanguageConfig)
     contrastive: terms.ContrastiveConfig = Field(default_factory=terms.ContrastiveConfig)
     simcse: terms.SimcseConfig = Field(default_factory=terms.SimcseConfig)

@@ -450,6 +450,8 @@ class Config(Section):
         named = " is not ".join(f"{key}={model}" for key, model in self.objective.frozen.items())
         two = len(set(self.objective.frozen.values())) > 1
         refuse(two, f"{named}, and one frozen encoder is all there can be")
+        nothing = self.objective.keep_vectors != "none" and self.objective.guide is None
+        refuse(nothing, "objective.keep_vectors: no frozen encoder is named; name one, or leave it out")
         idle = self.model.pooling == "cls" or not any(self.data.prompts.values())
         idle = idle and not self.data.prompts_pooled
         refuse(idle, "data.prompts_pooled=false changes nothing without data.prompts, or under pooling=cls")

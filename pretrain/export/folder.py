@@ -33,10 +33,7 @@ MARK = "clear.json"
 
 
 def export(
-    source: str | Path,
-    out: str | Path | None = None,
-    step: int | str = "latest",
-    trial: Path | None = None,
+    source: str | Path, out: str | Path | None = None, step: int | str = "latest", trial: Path | None = None
 ) -> Path:
     """Export a checkpoint.
 

@@ -67,7 +67,7 @@ class SentenceEncoder(nn.Module):
         self.token_weights: Tensor | None
         """float32[V]: the weight of each token in means; None: all alike."""
         self.register_buffer("token_weights", None, persistent=False)
-        self._left_out: list[Tensor] = []
+        self.left_out: list[Tensor] = []
         self._copies: Copies | None = None
         self._first_position = self.family.first_position(lm.config)
         self._pad_id = lm.config.pad_token_id or 0
@@ -107,7 +107,7 @@ class SentenceEncoder(nn.Module):
         Args:
             prompts: tokens of each, int32[p], without special ones.
         """
-        self._left_out = [torch.from_numpy(prompt).long() for prompt in prompts if len(prompt)]
+        self.left_out = [torch.from_numpy(prompt).long() for prompt in prompts if len(prompt)]
 
     def recompute_layers(self) -> None:
         """Keep of each layer what goes into it, and compute it again in the backward pass (Chen et al. 2016).
@@ -227,7 +227,7 @@ class SentenceEncoder(nn.Module):
             keys = None
         elif keys is None:
             keys = torch.randint(-(2**63), 2**63 - 1, (len(lengths),)).numpy().view(np.uint64)
-        device, plain = self.lm.device, self.token_weights is None and not self._left_out
+        device, plain = self.lm.device, self.token_weights is None and not self.left_out
         pooled = None if plain else self._pooled(ids, lengths)
         row = PackedRow.build(ids, lengths, device, self._pad_id, self._first_position, token_types, keys)
         return row if pooled is None else replace(row, pooled=pooled)
@@ -258,7 +258,7 @@ class SentenceEncoder(nn.Module):
         weights = self.token_weights
         pooled = torch.ones_like(ids, dtype=torch.bool) if weights is None else weights[ids]
         starts = lengths.cumsum(0) - lengths
-        for prompt in self._left_out:
+        for prompt in self.left_out:
             # [CLS], the prompt, and at least one token more
             longer = starts[lengths > len(prompt) + 1]
             places, tokens = send([longer[:, None] + torch.arange(len(prompt) + 1), prompt], ids.device)
@@ -350,11 +350,7 @@ def load_encoder(
         family_of(config.model_type)
         set_dropout(config, dropout, attention_dropout)
         lm, report = pretrained_model(
-            AutoModelForMaskedLM,
-            source,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
+            AutoModelForMaskedLM, source, config=config, dtype=torch.float32, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise UserError(

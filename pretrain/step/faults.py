@@ -236,12 +236,7 @@ def steadier_settings(config: Config) -> str:
 
 
 def diagnose(
-    whole: WholeBatch,
-    update: Update,
-    batch: RankBatch,
-    ids: list[int],
-    decode: Decode,
-    again: bool = True,
+    whole: WholeBatch, update: Update, batch: RankBatch, ids: list[int], decode: Decode, again: bool = True
 ) -> Finding:
     """Compute a step once more and say where it went wrong. Collective; the model is not to be used after.
 

@@ -95,10 +95,7 @@ class Progress:
 
 
 def selection_score(
-    scores: dict[str, float],
-    from_random: bool = False,
-    by: str | None = None,
-    random: Collection[str] = (),
+    scores: dict[str, float], from_random: bool = False, by: str | None = None, random: Collection[str] = ()
 ) -> tuple[str, float]:
     """Return the name of the score that selects `best/`, and its value, higher is better.
 

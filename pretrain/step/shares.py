@@ -89,11 +89,7 @@ def measure_shares(
 
 
 def _gradient_of(
-    model: SentenceModel,
-    whole: Tensor,
-    context: BatchContext,
-    name: str,
-    weights: dict[str, float],
+    model: SentenceModel, whole: Tensor, context: BatchContext, name: str, weights: dict[str, float]
 ) -> Tensor:
     """Return the gradient of one weighted loss on the vectors, of their shape.
 

@@ -18,7 +18,7 @@ from pretrain.start.local_ranks import start_local_ranks
 
 
 class StepsAgain(TrainingRun):
-    """A run that saves and stops behind step `end`."""
+    """A run that saves and stops behind step `end`; of the start it leaves best/ alone."""
 
     end = 0
 
@@ -28,6 +28,9 @@ class StepsAgain(TrainingRun):
             recorded = read_state(self.checkpoint)["progress"]
             self.progress.best_score = recorded["best_score"]
             self.progress.unimproved = recorded.get("unimproved", 0)
+
+    def train(self, batches):
+        return super().train(batches) if self.end else 0
 
     def _step(self, batches):
         result = super()._step(batches)
@@ -39,7 +42,7 @@ class StepsAgain(TrainingRun):
         report_damage(self.data, self.evaluation.heldout, self.progress, self.telemetry)
 
 
-def execute(recipe: Path, *, end: cli.Count, ranks: cli.Count) -> int:
+def execute(recipe: Path, *, end: cli.Natural, ranks: cli.Count) -> int:
     """Do steps up to `end` again, on several ranks of this machine.
 
     Args:

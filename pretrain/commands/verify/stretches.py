@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import load_file
 
 from augment.core.errors import shortened
 from pretrain.api import recipe_file
@@ -45,7 +46,8 @@ _NOT_COMPARED = (
     *("wall_time", "seconds", "time", "memory", "tokens_per_second", "sequences_per_second", "mfu", "hfu"),
     *("eta_seconds", "slowest_rank"),
     # of state.json and clear.json; the settings are those with which the steps are done again
-    *("versions", "hugging_face.config.transformers_version", "state.machine", "state.config", "data"),
+    *("versions", "hugging_face.config.transformers_version", "state.machine", "state.config", "recipe"),
+    "data",
     *("state.progress.seconds", "state.progress.rows", "progress.seconds", "progress.rows"),
 )
 _OF_VERSIONS = "config.json", "tokenizer_config.json", "config_sentence_transformers.json", "clear.json"
@@ -102,13 +104,11 @@ def replay(run: Path, saved: Sequence[Saved], count: int, seed: int, overrides: 
         said = f"not as recorded, compared {how}" if differ else f"as recorded, {how}"
         print("\n  ".join([f"steps {one.begin + 1} to {one.after.step}: {said}", *differ]), flush=True)
     for made in (other for other in saved if not other.state):
-        differ = ["not compared: the checkpoint of its step is not kept"]
-        if source := next((other for other in ends if other.step == made.step), None):
-            with recipe_file({}) as recipe:
-                differ = list(_different_export(run, made.name, source.name, recipe.with_name(made.name)))
-            good = good and not differ
-        for what in differ or ["as its checkpoint"]:
-            print(f"{made.name}/ of step {made.step}: {what}")
+        with recipe_file(made.config) as recipe:
+            made_again, differ = _different_export(run, made, ends, recipe, overrides)
+        good = good and not (made_again and differ)
+        for what in differ or ["as its checkpoint" if made.step else "as the run starts"]:
+            print(f"{made.name}/ of step {made.step}: {what}", flush=True)
     return good
 
 
@@ -259,11 +259,41 @@ def _different_tensors(recorded: Tensors, made: Tensors, origin: Tensors, tolera
         yield f"are {share:.2%} of their way from where the steps lead"
 
 
-def _different_export(run: Path, name: str, checkpoint: str, folder: Path) -> Iterator[str]:
-    """Yield what in best/ or export/ is not as its checkpoint exports, which is done in `folder`."""
-    old, new = run / name, export(run / "checkpoints" / checkpoint, folder)
-    yield from _different_values("clear.json ", read_policy(old) or {}, read_policy(new) or {}, 0.0)
-    files = {path.relative_to(new) for suffix in ("json", "safetensors") for path in new.rglob(f"*.{suffix}")}
-    for file in sorted(file for file in files if str(file) not in _OF_VERSIONS):
-        if not ((old / file).is_file() and filecmp.cmp(old / file, new / file, shallow=False)):
-            yield f"{file} is not what {checkpoint} exports to"
+def _different_export(
+    run: Path, made: Saved, ends: Sequence[Saved], recipe: Path, overrides: Mapping[str, Any]
+) -> tuple[bool, list[str]]:
+    """Make best/ or export/ again beside its recipe; return whether that can be, and what differs.
+
+    That of the start is made as the run made it: its weights follow from the seed or from `model.init`.
+    """
+    old, new, tolerance = run / made.name, recipe.with_name("again"), 0.0
+    recorded = read_policy(old) or {}
+    if "average" in recorded:
+        return False, ["not compared: it is an average with the start"]
+    source = next((one.name for one in ends if one.step == made.step), "")
+    if source:
+        export(run / "checkpoints" / source, new)
+    elif made.step:
+        return False, ["not compared: the checkpoint of its step is not kept"]
+    else:
+        first = ends[0]._replace(step=0, config=made.config)
+        tolerance = TOLERANCE if _why_not_same_bits(run, first) else 0.0
+        if error := do_again(run, Stretch(0, None, first), recipe, new, overrides):
+            return True, [error]
+        new /= "best"
+    policies = [recorded, read_policy(new) or {}]
+    if not recorded.get("progress", {}).get("rows"):  # a resume has made it again, and records none
+        policies = [policy | {"progress": {}} for policy in policies]
+    found = list(_different_values("clear.json ", policies[0], policies[1], tolerance))
+    for path in sorted(path for suffix in ("json", "safetensors") for path in new.rglob(f"*.{suffix}")):
+        file = path.relative_to(new)
+        if tolerance and path.suffix == ".safetensors" and (old / file).is_file():
+            found += [
+                f"{file} {what}"
+                for what in _different_tensors(load_file(old / file), load_file(path), {}, tolerance)
+            ]
+        elif str(file) not in _OF_VERSIONS and not (
+            (old / file).is_file() and filecmp.cmp(old / file, path, shallow=False)
+        ):
+            found.append(f"{file} is not what {source or 'the start'} exports to")
+    return True, found

@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from finetune.encoders.models import open_model
 from finetune.judge import bm25
-from finetune.judge.choice import Judge, choose, fingerprint, read_report, report_lines
+from finetune.judge.choice import Judge, choose, fingerprint, general_test, read_report, report_lines
 from finetune.judge.costs import ROUNDS, cost_lines, costs_of, size_of
 from finetune.judge.heldout import HALVES, RetrievalTest, make_test
 from finetune.judge.scores import BM25, METRICS, START, Halves, in_words, mean_interval, rows_of, table
@@ -183,7 +183,7 @@ def test_start_and_words_are_scored_once(made, tmp_path):
         return open_model(start, "mean")
 
     def begin(pooling="mean"):
-        judge = Judge(made[0], folder, open_start, None, fingerprint(str(start), pooling))
+        judge = Judge(made[0], folder, open_start, general_test(""), fingerprint(str(start), pooling))
         judge.begin()
         return len(opened), judge
 

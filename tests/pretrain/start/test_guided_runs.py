@@ -1,8 +1,9 @@
-"""A run whose false negatives another encoder finds: what it says, saves and records, and how it resumes."""
+"""A run beside a frozen encoder: what it says, saves, records and keeps of vectors, and how it resumes."""
 
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from run_helpers import command, curve, finish, records, start
@@ -55,3 +56,35 @@ def test_it_resumes_with_the_same_guide_wherever_that_lies_and_with_no_other(tin
     said = (f"guide was {first[:12]} ({guide})", "--checkpoint.accept 'guide'")
     refused(words(elsewhere, checkpoint__resume="auto"), *said)
     refused(words("self", checkpoint__resume="auto"), "objective.false_negatives.guide=")
+
+
+@pytest.mark.full
+def test_vectors_that_are_kept_teach_the_same_and_the_next_run_embeds_nothing(tiny_data, tmp_path):
+    data = shutil.copytree(tiny_data, tmp_path / "data")
+    guide = guide_for(data, tmp_path / "guide")
+    flags = {
+        **{"objective__name": "simcse+distill", "objective__distill__model": guide, "augment__spec": "none"},
+        **{"objective__distill__loss": "kl", "objective__mlm__weight": 0, "augment__excerpt": "none"},
+        **{"train__steps": 10, "evaluate__every": 0, "data__lanes": 3, "train__global_batch": 192},
+        "model__dropout": 0.1,
+    }  # more than an epoch, and lanes that two ranks share unequally
+
+    def losses(name: str, ranks: int, **more: str) -> tuple[list[float], str]:
+        said = finish(start(command(data, tmp_path / name, **flags, **more), ranks=ranks))
+        rows = [row["loss"]["distill"] for row in records(tmp_path / name) if "loss" in row]
+        assert len(rows) == 10
+        return rows, said
+
+    anew, _ = losses("anew", 2)
+    kept, said = losses("kept", 2, objective__keep_vectors="float32")
+    (path,) = tmp_path.glob("data.vectors-*")
+    assert f"vectors    of {guide} are kept in {path}, as float32" in said
+    np.testing.assert_allclose(kept, anew, rtol=1e-6)
+    written = path.stat().st_mtime_ns
+    again, _ = losses("again", 1, objective__keep_vectors="float32")
+    np.testing.assert_allclose(again, anew, rtol=1e-6)
+    assert path.stat().st_mtime_ns == written and not np.array_equal(anew, anew[:1] * 10)
+    half, _ = losses("half", 2, objective__keep_vectors="float16")
+    np.testing.assert_allclose(half, anew, rtol=1e-3)
+    _, said = losses("cropped", 1, objective__keep_vectors="float32", augment__positive="crop")
+    assert "vectors    not kept: crop makes another text of view positive at every step" in said

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,6 +32,7 @@ from pretrain.config.recipe import as_yaml
 from pretrain.data.shards import ShardReader
 from pretrain.export.sums import write_sums
 from pretrain.start import continuity
+from pretrain.step.progress import Progress
 from pretrain.telemetry.metrics_file import NO_LINES, chained
 
 pytestmark = pytest.mark.full
@@ -75,7 +77,19 @@ def test_all_stretches_give_the_same_bits_and_the_run_is_only_read(kept, capsys)
     assert "doing 3 of 3 stretches again, chosen by --replay-seed 7: 9 steps" in said
     for steps in ("1 to 4", "5 to 8", "9 to 9"):
         assert f"steps {steps}: as recorded, bit for bit\n" in said
+    assert "best/ of step 0: as the run starts\nexport/ of step 9: as its checkpoint\n" in said
     assert bytes_of(kept) == before
+
+
+def test_best_that_a_resume_has_made_again_is_as_the_run_starts(kept, tmp_path, steps_once, capsys):
+    """It records no evaluation. An average with the start is said to be none of these."""
+    run = shutil.copytree(kept, tmp_path / "run")
+    edit_export(run / "best", lambda policy: policy.update(progress=asdict(Progress())))
+    assert verify(run, replay=3) == 0
+    assert "best/ of step 0: as the run starts\n" in capsys.readouterr().out
+    edit_export(run / "best", lambda policy: policy.update(average={"start": "base", "alpha": 0.5}))
+    assert verify(run, replay=3) == 0
+    assert "best/ of step 0: not compared: it is an average with the start\n" in capsys.readouterr().out
 
 
 def test_the_choice_is_the_seeds(kept, capsys, monkeypatch):
@@ -116,13 +130,17 @@ def test_on_another_processor_a_stated_tolerance_holds(kept, tmp_path, steps_onc
             edit(path, lambda content: content["state"]["machine"].update(device="Abacus 9"))
         last, before = (run / "checkpoints" / f"step-0000000{step}" for step in (9, 8))
         assert verify(run, replay=3, replay_seed=0) == 0
+        within = "steps 9 to 9: as recorded, within 1%: Abacus 9 did them, this is"
+        assert within in capsys.readouterr().out
         origins = tensors_of(before)
         edit_tensors(last, lambda name, now: now + off * (now - origins[name]))  # noqa: B023
+        edit_weights(run / "best", lambda weights: {name: (1 + off) * w for name, w in weights.items()})  # noqa: B023
         assert verify(run, replay=3, replay_seed=0) == 1  # export/ is no more that of the checkpoint
         said = capsys.readouterr().out
-        assert "steps 9 to 9: as recorded, within 1%: Abacus 9 did them, this is" in said
         assert good == ("step-00000009: parameters are" not in said)
+        assert good == ("best/ of step 0: as the run starts\n" in said)
         if not good:
+            assert "best/ of step 0: model.safetensors are 9.09% of their way from" in said
             assert "step-00000009: parameters are 9.09% of their way from where the steps lead" in said
 
 
@@ -203,6 +221,12 @@ def edit_export(folder: Path, change: Callable[[dict], object]) -> None:
     policy = json.loads((folder / "clear.json").read_text())
     change(policy)
     (folder / "clear.json").write_text(json.dumps(policy))
+    write_sums(folder)
+
+
+def edit_weights(folder: Path, change: Callable[[dict], dict]) -> None:
+    path = folder / "model.safetensors"
+    save_file(change(load_file(path)), path, {"format": "pt"})
     write_sums(folder)
 
 
@@ -325,11 +349,16 @@ def plant(kind: str, run: Path, data: Path, draw: random.Random, last: bool) -> 
         return rf"metrics.jsonl, loss of step \d: there are {count} such rows, and the steps give 1", data
     if kind == "export":
         folder = run / draw.choice(["best", "export"])
-        tensors = load_file(folder / "model.safetensors")
-        tensors[draw.choice(sorted(tensors))].view(-1)[0] += 1
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-        write_sums(folder)
-        return rf"{folder.name}/ of step \d+: model.safetensors is not what step-\d+ exports to", data
+
+        def nudge_one(weights: dict) -> dict:
+            weights[draw.choice(sorted(weights))].view(-1)[0] += 1
+            return weights
+
+        edit_weights(folder, nudge_one)
+        return (
+            rf"{folder.name}/ of step \d+: model.safetensors is not what (step-\d+|the start) exports to",
+            data,
+        )
     if kind == "recipe":  # of one checkpoint alone
         edit(
             checkpoint,
@@ -392,7 +421,7 @@ def missed(kept: Path, data: Path, folder: Path, kind: str, seed: int, capsys, l
     count = 1 if kind in ("setting", "seed") else 3
     with pytest.MonkeyPatch.context() as patch:
         if kind != "export":  # seconds
-            patch.setattr(stretches, "_different_export", lambda *others: iter(()))
+            patch.setattr(stretches, "_different_export", lambda *others: (True, []))
         capsys.readouterr()
         status = verify(run, replay=count, replay_seed=seed, **given)
     said = capsys.readouterr().out
