@@ -82,11 +82,12 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
                 entry.require()
             values = step.values()
             empty = [one for one in entry.parameters if one.variable and not values[one.name]]
-            if empty and (what := next((n[6:] for n in entry.needs if n.startswith("model:")), "")):
+            models = [need.removeprefix("model:") for need in entry.needs if need.startswith("model:")]
+            if empty and models:
                 written = "".join(f":{one.name}=NAME" for one in empty)
                 variables = " and ".join(one.variable for one in empty)
                 raise AugmentationError(
-                    f"{entry.name} needs {what}: name files, folders or models of the hub in the "
+                    f"{entry.name} needs {models[0]}: name files, folders or models of the hub in the "
                     f"specification, {entry.name}{written} (as in {entry.example}), or in {variables}, which "
                     "also takes names with ':' ',' or '|' in them"
                 )

@@ -191,7 +191,9 @@ def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
 
 @augmentation(
     Parameter("rate", 0.9, "share of the tokens kept; the largest, if min_rate is given", 0, 1),
-    Parameter("min_rate", 1.0, "below 1: the smallest share, drawn evenly by sequence and view", 0, 1),
+    Parameter(
+        "min_rate", 1.0, "below 1: the smallest share, drawn evenly up to rate by sequence and view", 0, 1
+    ),
     example="crop:rate=1:min_rate=0.5",
     check=_unless(
         lambda v: not v["rate"] < v["min_rate"] < 1, "min_rate={min_rate:g} is above rate={rate:g}"

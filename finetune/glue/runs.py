@@ -54,8 +54,10 @@ class GlueOptions(TrainingOptions, frozen=True):
     def runs(self, tasks: Sequence[str]) -> list[GlueRun]:
         """Return all runs, by task, then setting, then seed; of AX, which MNLI's model answers, none."""
         runs = []
-        for task in [task for task in tasks if task != "AX"]:
-            lr, batch, rise, total = TASKS[task].recipe
+        for task in tasks:
+            if not (recipe := TASKS[task].recipe):
+                continue
+            lr, batch, rise, total = recipe
             settings = GRID if self.sweep else [(self.lr or lr, self.batch_size or batch, rise / total)]
             runs += [GlueRun(task, seed, *one) for one in settings for seed in range(1, self.seeds + 1)]
         return runs

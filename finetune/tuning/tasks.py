@@ -20,13 +20,20 @@ NLI = ("entailment", "neutral", "contradiction")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task, as glue.yaml, which says what its fields mean, describes it."""
+    """A task, as glue.yaml describes it.
+
+    columns: titles of the first text, the second (None: single sentences) and the label.
+    labels: words of the classes, in their order, for the leaderboard too; () for STS-B's scores.
+    metrics: of the dev sets; () for AX, which has none.
+    recipe: learning rate, batch, warm-up updates, total updates; () for AX, which nothing is trained on.
+    headerless: columns of text and label where train and dev have no header.
+    """
 
     name: str
     columns: tuple[str, str | None, str]
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    recipe: tuple[float, int, int, int]
+    recipe: tuple[float, int, int, int] | tuple[()]
     headerless: tuple[int, int] | None = None
 
     @property

@@ -104,8 +104,9 @@ def augment(
 
 def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
     """Return the stored sequences of N records: text, then each column, empty where unchanged."""
-    count, the_empty_one = len(source), len(source) + sum(len(column.rows) for column in columns)
-    order = np.full((count, 1 + len(columns)), the_empty_one, dtype=np.int64)
+    count = len(source)
+    place_of_nothing = count + sum(len(column.rows) for column in columns)
+    order = np.full((count, 1 + len(columns)), place_of_nothing, dtype=np.int64)
     order[:, 0] = np.arange(count)
     begin = count
     for number, column in enumerate(columns, 1):
@@ -208,11 +209,12 @@ class AugmentShard(_CacheStep):
         with ShardWriter(path, reader.manifest["token_dtype"], self.work / "partial") as writer:
             for number in range(task.first_chunk, task.first_chunk + task.chunks):
                 chunk = reader.read(number)
-                given = chunk.annotation, reader.max_length
                 columns: dict[str, Augmented] = {}
                 for column, pipeline in pipelines.items():
                     keys = sequence_keys(made.seed, task.copy, chunk.sequence_ids, views[column], "augment")
-                    columns[column] = augment(pipeline, chunk.sequences, keys, *given)
+                    columns[column] = augment(
+                        pipeline, chunk.sequences, keys, chunk.annotation, max_length=reader.max_length
+                    )
                     for name, outcomes in columns[column].counts().items():
                         counts[column][name].update(outcomes)
                 stored = merge_columns(chunk.sequences, list(columns.values()))
@@ -280,7 +282,9 @@ class CacheFlags(BaseModel):
     negative: str | None = Field(None, description="column `negative`: any specification, as neg")
     seed: int = Field(42, ge=0, description="of all draws")
     resample: int = Field(1, ge=1, description="copies of a training sentence, each with its own draws")
-    synonyms: str | None = Field(None, description="table for augmentations that need one; none: the usual")
+    synonyms: str | None = Field(
+        None, description="synonym table, for augmentations that need one; none: the usual places"
+    )
     workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
     progress: bool = Field(True, description="show progress bars")
 

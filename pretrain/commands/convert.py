@@ -11,7 +11,7 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import pickled_weights
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, library_errors, put_in_place, replace_durably
+from pretrain.common.files import discard, fsync_folder, library_errors, rename_durably, replace_durably
 
 
 def convert(folder: str | Path) -> list[Path]:
@@ -44,7 +44,8 @@ def _convert_file(path: Path) -> Path:
     try:
         with library_errors():
             save_file(tensors, unfinished, {"format": "pt"})
-        put_in_place(unfinished, new)
+        fsync_folder(unfinished)  # the same calls sync a file
+        rename_durably(unfinished, new)
     finally:
         discard(unfinished)
     return new

@@ -48,14 +48,21 @@ class MiningOptions(BaseModel, extra="forbid"):
     num_negatives: int = Field(1, ge=1, description="negatives of a pair, each in a record of its own")
     range_min: int = Field(0, ge=0, description="leave out the N nearest candidates")
     range_max: int | None = Field(
-        None, ge=1, description="consider only the N nearest; none: as many as needed, ten times with a limit"
+        None,
+        ge=1,
+        description="consider only the N nearest; without it, as many as are needed, or ten times the "
+        "negatives if a limit below may refuse some",
     )
     max_score: float | None = Field(None, description="highest cosine of a text with its negative")
     min_score: float | None = Field(None, description="lowest cosine of a text with its negative")
-    absolute_margin: float | None = Field(None, description="least distance below the positive's cosine")
-    relative_margin: float | None = Field(None, description="the same as a share; 0.05: at most 95% of it")
+    absolute_margin: float | None = Field(
+        None, description="a negative's cosine is at least this much below the positive's"
+    )
+    relative_margin: float | None = Field(
+        None, description="the same as a share of the positive's cosine: 0.05 means at most 95% of it"
+    )
     sampling_strategy: Literal["top", "random"] = Field(
-        "top", description="the nearest left, or any in range"
+        "top", description="top: the nearest that are left; random: any of those in the range"
     )
     seed: int = Field(0, ge=0, description="of the random sampling")
 
@@ -63,7 +70,9 @@ class MiningOptions(BaseModel, extra="forbid"):
 class PairColumns(BaseModel):
     """Where a record of the pairs has what is read; as in `Source`."""
 
-    text_key: str = Field("text", description="column of texts to find negatives for (also: anchor, sent0)")
+    text_key: str = Field(
+        "text", description="column of the texts that negatives are sought for (also: anchor, sent0)"
+    )
     positive_key: str = Field("positive", description="column of the texts that mean the same (also: sent1)")
     other_fields: Literal["refuse", "ignore"] = Field("refuse", description="what to do about other columns")
 
@@ -71,7 +80,9 @@ class PairColumns(BaseModel):
 class Encoding(BaseModel):
     """How texts become vectors."""
 
-    query_prompt: str = Field("", description="stands before every text; without it, the model's own")
+    query_prompt: str = Field(
+        "", description="stands before every text when it is encoded; without it, the model's own"
+    )
     document_prompt: str = Field("", description="the same for candidates")
     pooling: Pooling = ""
     precision: VectorPrecision = "fp32"
@@ -174,6 +185,7 @@ class Vectors:
     """What `mine_hard_negatives` asks of a SentenceTransformer, by any function that encodes.
 
     encode: N texts and the prompt that stands before each -> float32[N, d].
+    query_prompt, document_prompt: stand before every text that negatives are sought for, and every candidate.
     """
 
     def __init__(
@@ -211,7 +223,9 @@ def mine(
     """Return the triples of the pairs, in the order of the pairs, each pair's nearest negative first.
 
     A triple has a text, a positive, a negative, and its scores: the text's cosine with both. A pair may get
-    fewer than `num_negatives`, or none. candidates: texts that negatives may be, beside the positives.
+    fewer than `num_negatives`, or none, if the limits refuse the rest.
+
+    candidates: texts that negatives may be, beside the positives of the pairs.
     """
     from datasets import Dataset
     from sentence_transformers.util import mine_hard_negatives

@@ -119,8 +119,8 @@ class Command:
         words = []
         for name in self.words:
             flag, word = self.flags.get(name), name.upper()
-            named = flag is not None and flag.default != "required"
-            words.append(f"{word}..." if flag is None else f"[{word}]" if named else word)
+            optional = flag is not None and flag.default != "required"
+            words.append(f"{word}..." if flag is None else f"[{word}]" if optional else word)
         needed = [
             f"{flag.typed_as} {flag.name.upper()}"
             for flag in self.flags.values()

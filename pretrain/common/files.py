@@ -63,7 +63,7 @@ def make_folder(folder: Path) -> None:
 
 
 def put_in_place(hidden: Path, folder: Path) -> None:
-    """Give a finished hidden folder, or file, its name; a folder that has it is replaced, and removed.
+    """Give a finished hidden folder its name; a folder that has it is replaced, and removed.
 
     Readers find the old folder or the new one, also after a kill or a power cut. If the file system cannot
     exchange two names (NFS), there is an instant without either, and `recover` mends a kill in it.

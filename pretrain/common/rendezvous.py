@@ -78,8 +78,9 @@ def _connect(rank: int, world: int, address: str, port: int, end: float) -> dist
                 raise
         time.sleep(0.2)
     left = timedelta(seconds=max(1.0, end - time.monotonic()))
-    served = {"timeout": left, "wait_for_workers": False, "multi_tenant": True}
-    store = dist.TCPStore(address, port, world, serves, **served)
+    store = dist.TCPStore(
+        address, port, world, serves, timeout=left, wait_for_workers=False, multi_tenant=True
+    )
     # A launcher that starts the ranks again keeps its store.
     return dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 

@@ -220,7 +220,9 @@ class DataConfig(Section):
         refuse(record and self.dedup == "minhash", f"dedup: minhash {whole}")
         passages = any(source.layout == "passages" for source in self.sources)
         refuse(record and self.pairs == "none" and passages, f"layout: passages {whole}")
-        cuts = f"long_sentences: {self.long_sentences} would cut documents: unit {self.unit} keeps them whole"
+        cuts = (
+            f"long_sentences: {self.long_sentences} would cut documents, which unit {self.unit} keeps whole"
+        )
         refuse(self.keeps_documents and self.long_policy != "split", f"{cuts}: leave it at auto")
         setting = f"unit {self.unit}" if self.keeps_documents else "long_sentences: split"
         parsed = self.annotate is not None and (self.keeps_documents or split)

@@ -257,9 +257,30 @@ class AdversarialReading:
     clean_gradient: bool
 
 
-#                   lambda, sigma, eta, norm, scope, projection, epsilon, form, reduction, clean gradient
-_SMART = AdversarialReading(1e-6, 1e-5, 1e-3, "inf", "token", "smart", None, "packaged", "sum", True)
-_PRINTED = AdversarialReading(1e-3, 1e-2, 1.0, "l2", "sequence", "ball", 0.05, "printed", "mean", False)
+_SMART = AdversarialReading(
+    adversarial_weight=1e-6,
+    sigma=1e-5,
+    step_size=1e-3,
+    norm="inf",
+    scope="token",
+    projection="smart",
+    radius=None,
+    form="packaged",
+    reduction="sum",
+    clean_gradient=True,
+)
+_PRINTED = AdversarialReading(
+    adversarial_weight=1e-3,
+    sigma=1e-2,
+    step_size=1.0,
+    norm="l2",
+    scope="sequence",
+    projection="ball",
+    radius=0.05,
+    form="printed",
+    reduction="mean",
+    clean_gradient=False,
+)
 ADVERSARIAL_READINGS = {
     "smart-package": _SMART,
     "algorithm-1": _PRINTED,

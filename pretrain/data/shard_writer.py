@@ -66,8 +66,9 @@ class ShardWriter:
             files.make_folder(self.path.parent)
             self._partial, self._stream = files.open_partial(self.path, temporary)
         # Fixed time, owner and mode, no encoder: the same arrays give the same bytes.
-        fixed = {"mtime": 0.0, "user": "", "group": "", "mode": 0o444}
-        self._tar = webdataset.TarWriter(self._stream, encoder=False, **fixed)
+        self._tar = webdataset.TarWriter(
+            self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444
+        )
 
     def write(
         self,

@@ -103,9 +103,11 @@ class BlockMaker:
         steps = np.arange(first_step, stop_step)
         epochs = np.repeat(self.lanes.epochs_of(steps), len(original) // len(steps))
         rates = np.repeat(masking.rate_at(steps), len(original) // len(steps))
-        how = spec.vocabulary, rates, masking.mask, masking.random
         keys_of_copies = (sequence_keys(seed, epochs, ids, copy, "mask") for copy in range(masking.copies))
-        masked = [mask_tokens(original, keys, *how) for keys in keys_of_copies]
+        masked = [
+            mask_tokens(original, keys, spec.vocabulary, rates, mask=masking.mask, random=masking.random)
+            for keys in keys_of_copies
+        ]
         views: dict[str, View] = {}
         labels = self._cache.labels(places) if self.reader.scored else None
         identity_of_text = sequence_identities(original)

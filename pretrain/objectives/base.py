@@ -83,7 +83,7 @@ class BatchContext:
     identities: role -> int64[N] on the CPU, equal where the sources of two views are equal; None where
         duplicates count as negatives.
     present: role -> bool[N], whether the data had a source for the view (else it was made from the sequence
-    itself).
+        itself).
     labels: int64[N] of the labelled view, or the bits of `scores`, or None.
     seed: of whatever is random in an objective: the same on every rank.
     guided: role -> float32[N, g], the vectors of the encoder that `objective.false_negatives.guide` names;
@@ -227,9 +227,14 @@ class Objective(nn.Module):
             guiding = views if self.false_negatives.model is None else context.guided
             assert guiding is not None  # a guide's vectors come with the step's
             anchors, positives, *negatives = (guiding[role].detach() for role in roles)
-            hard, how = torch.cat(negatives) if negatives else None, self.false_negatives
-            counting = context.collects_diagnostics
-            guide = Guide(anchors, positives, hard, how.margin, how.strategy, counting)
+            guide = Guide(
+                anchors,
+                positives,
+                negatives=torch.cat(negatives) if negatives else None,
+                margin=self.false_negatives.margin,
+                strategy=self.false_negatives.strategy,
+                counting=context.collects_diagnostics,
+            )
         same = self.exclusions(context, guide, tuple(r for r in roles if column_of(r) != NEGATIVE))
         vectors = list(views.values())
         whole = vectors[0].shape[1]
@@ -286,7 +291,7 @@ class Objective(nn.Module):
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """Return what `sequence_loss` is conditioned on: role -> [N, c], without gradients.
 
-        `relate` must hand the same values, with gradients, to `BatchContext.condition`.
+        Called before `relate`, which must hand the same values, with gradients, to `BatchContext.condition`.
         """
         return {}
 
@@ -302,11 +307,12 @@ class Objective(nn.Module):
     ) -> Tensor:
         """Sum the loss `sequence_term` over the sequences of a packed row.
 
-        ids: int64[T]. lengths: int64[n], on the CPU. condition: [n, c], the sequences' rows of
-        `conditions()[role]`, or None. keys: uint64[n], for draws
-        that depend on the sequence and step alone (`augment.core.keys`): hand them to the encoder, whose
-        dropout goes by them; `derive` others for a second pass with other dropout. seed: of torch's random
-        state in which the micro-batch runs; seed it again for a second pass with the same draws.
+        ids: int64[T]. lengths: int64[n], on the CPU.
+        condition: [n, c], the sequences' rows of `conditions()[role]`, or None.
+        keys: uint64[n], for draws that depend on the sequence and step alone (`augment.core.keys`): hand them
+            to the encoder, whose dropout goes by them; `derive` others for a second pass with other dropout.
+        seed: of torch's random state in which the micro-batch runs; seed it again for a second pass with the
+            same draws.
         """
         raise NotImplementedError
 
@@ -323,7 +329,10 @@ class Objective(nn.Module):
         return torch.zeros((), device=device)
 
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
-        """Take the momentum encoder's vectors float32[N, d] and identities int64[N], after the losses."""
+        """Take the momentum encoder's vectors of `momentum_role`, after the step's losses.
+
+        vectors: float32[N, d]. identities: int64[N], of their texts.
+        """
 
 
 class MomentumEncoder(nn.Module):

@@ -28,7 +28,8 @@ class Diffcse(Objective):
     drawn from its distribution, at masked positions only.
 
     As in the public code the generator's dropout is on. Padding counts nowhere (in the code it does, so that
-    its loss depends on the padding's width).
+    its loss depends on the padding's width). The gradient that reaches the sentence vector is that of the
+    whole global batch, batch norm included, whatever the number of micro-batches and ranks.
     """
 
     sequence_term = "diffcse_replaced_token"
@@ -165,6 +166,7 @@ class Diffcse(Objective):
 def replaced_token_loss(logits: Tensor, replaced: Tensor) -> Tensor:
     """SUM over the tokens of -log p(replaced or not): a scalar, float32 (float64 from float64).
 
+    A sum, because the right mean is over the tokens of the whole global batch, which only the caller knows.
     All tokens count, position 0 too, whose embedding is the sentence vector and which is never replaced: as
     in the authors' code, which counts padding too, as class 0 (voidism/DiffCSE#25).
 

@@ -142,8 +142,9 @@ class Sda(Objective):
         def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
             if present is None:
                 return info_nce(z[0], z[1], settings.temperature, same)
-            options = settings.temperature, settings.margin, same
-            value = relaxed_negative_info_nce(z[0], z[1], z[2], present, *options)
+            value = relaxed_negative_info_nce(
+                z[0], z[1], z[2], present, settings.temperature, margin=settings.margin, exclusions=same
+            )
             if context.collects_diagnostics and whole:
                 with torch.no_grad():
                     positive, negation = cosine_similarity(z[0], z[1]), cosine_similarity(z[0], z[2])

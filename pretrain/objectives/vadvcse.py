@@ -108,8 +108,9 @@ class Vadvcse(Objective):
         if reading.radius is not None:
             radius = reading.radius * sizes(embedded[0], lengths, reading.norm)
         start = sequence_noise(keys, lengths, encoder.hidden_size, ids.device).to(clean.dtype)
-        ascent = reading, settings.steps, radius
-        noise = adversarial_noise(lambda r: moved(r, clean.detach()), start, lengths, *ascent)
+        noise = adversarial_noise(
+            lambda r: moved(r, clean.detach()), start, lengths, reading, steps=settings.steps, radius=radius
+        )
         if self.probe is not None:
             with torch.no_grad():
                 cosines = cosine_similarity(noise, start)
@@ -243,12 +244,13 @@ def adversarial_noise(
     tokens of each sequence, their sum T. steps: K; with 0 the noise is the start. radius: as `project_noise`.
     """
     noise, within = start * reading.sigma, lengths if reading.scope == "sequence" else None
-    step = reading.step_size, reading.norm, reading.projection, radius, within
     for _ in range(steps):
         with torch.enable_grad():
             noise.requires_grad_()
             (gradient,) = torch.autograd.grad(objective(noise), noise)
-        noise = project_noise(noise, gradient, *step)
+        noise = project_noise(
+            noise, gradient, reading.step_size, reading.norm, reading.projection, radius, lengths=within
+        )
     return noise
 
 

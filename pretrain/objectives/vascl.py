@@ -75,8 +75,9 @@ class Vascl(Objective):
             # are counted.
             context.measures["vascl_rows_short_of_neighbours"] = (neighbours[:, -1] == NONE).sum()
             start = random_directions(still, context.generator(), gaussian=self.as_printed)
-            limits = settings.temperature, settings.radius
-            delta = virtual_augmentation(self.head, still, neighbours, *limits, start)
+            delta = virtual_augmentation(
+                self.head, still, neighbours, settings.temperature, radius=settings.radius, start=start
+            )
             reached = first if self.as_printed else still
             clean = self.head(reached) if self.as_printed else self.head(reached).detach()
             if context.collects_diagnostics:
@@ -116,6 +117,7 @@ def nearest_neighbours(
     from ends in `NONE`s: with k = 3 and texts a, a, b, both a's have [2, NONE, NONE] and b has [0, 1, NONE].
 
     vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
+    k: K; 16 in the authors' code, not given in the paper.
     tile: vectors at a time; memory is tile x N numbers. Default: `TILE_LOGITS` of the device.
     identities: int64[N], equal where texts are equal or mean the same; if given, such are no neighbours.
     groups: int64[N]; if given, neighbours are of the vector's own group only.
@@ -168,8 +170,9 @@ def virtual_augmentation(
     the radius too.
 
     head: h, [N, d] -> [N, D]; run on all N rows at once, once without and once with gradient; parameters get
-    none. vectors: [N, d]. neighbours: int64[N, K]; a row of `NONE`s has no gradient. temperature: t. radius:
-    Delta, the length of delta*. start: d0, [N, d], from `random_directions`.
+    none. vectors: [N, d]. neighbours: int64[N, K]; a row of `NONE`s has no gradient. temperature: t.
+    radius: Delta, the length of delta*; 15 for RoBERTa-base, 30 for RoBERTa-large in the paper.
+    start: d0, [N, d], from `random_directions`.
     """
     with torch.autocast(vectors.device.type, enabled=False):
         still = at_least_float32(vectors.detach())
@@ -206,7 +209,8 @@ def neighbourhood_loss(
 
     Row i of `clean` and row i of `augmented` are each other's positive; the negatives of both are the K
     neighbours of i, clean and augmented: 2K each, fewer for rows with `NONE`s; a row without any neighbour
-    adds 0. (The paper's equation 5 divides the sum over both directions by 2N, as here.)
+    adds 0. (The paper's equation 5 divides the sum over both directions by 2N, as here.) In the authors' code
+    `clean` has no gradient; the caller decides.
 
     clean, augmented: [N, D], the head's outputs h(e) and h(e + delta*). neighbours: int64[N, K].
     tile: anchors at a time; memory is tile x (2K + 1) x D numbers. Default: `GATHERED` of the device.

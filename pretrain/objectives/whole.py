@@ -120,7 +120,10 @@ class WholeObjective(nn.Module):
         return max(map(count, self.terms.values()), default=0)
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        """Return every term's losses by name."""
+        """Return every term's losses by name.
+
+        Raises UserError for a loss that its term, which may be the user's own, has no weight for.
+        """
         losses: dict[str, Tensor] = {}
         for name, term in self.terms.items():
             of_term = term.relate({role: views[role] for role in term.roles}, context)

@@ -72,8 +72,13 @@ def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     model = config.model
     if model.init is not None:
         given = {key: getattr(model, key) for key in (*SIZES, *DROPOUTS) if key in model.model_fields_set}
-        dropouts = given.get("dropout"), given.get("attention_dropout")
-        encoder = load_encoder(model.init, tokenizer, model.pooling, *dropouts)
+        encoder = load_encoder(
+            model.init,
+            tokenizer,
+            model.pooling,
+            dropout=given.get("dropout"),
+            attention_dropout=given.get("attention_dropout"),
+        )
         built = architecture_of(encoder.lm.config)
         if wrong := [key for key in SIZES if given.get(key) is not None and given[key] != built[key]]:
             has = ", ".join(f"model.{key} {built[key]}, not {given[key]}" for key in wrong)

@@ -40,9 +40,15 @@ class Evaluation:
         longest = encoder.max_positions
         self.scores: dict[str, float] = {}
         self.random = ("heldout_mlm_loss",) if encoder.random_head else ()
-        prompts, left_out = prompt_tokens(data.tokenizer, config.data.prompts), progress.heldout_left_out
-        what = data.heldout, data.vocabulary, data.config, data.synonyms
-        self.heldout = Heldout(*what, longest, left_out, prompts)
+        self.heldout = Heldout(
+            data.heldout,
+            data.vocabulary,
+            data.config,
+            data.synonyms,
+            max_length=longest,
+            left_out=progress.heldout_left_out,
+            prompts=prompt_tokens(data.tokenizer, config.data.prompts),
+        )
         use, budget = data.export_interface(longest), config.train.micro_batch_tokens
         embedder = partial(text_embedder, engine, data.tokenizer, use.max_length or longest, budget)
         self.embed = embedder(use.prompt)

@@ -117,7 +117,8 @@ def _encoder_lines(
     if data.interface is not None and init:
         lines.append(f"           exports as {init}: {_kept(init, data.interface, encoder, data, config)}")
     if encoder.random_head and objective.masked_copies:
-        lines.append(f"           {init} has no masked-language head: a random one does not choose best/")
+        random = "a random one is trained, and does not choose best/"
+        lines.append(f"           {init} has no masked-language head: {random}")
     return lines
 
 

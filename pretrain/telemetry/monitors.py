@@ -2,7 +2,8 @@
 
 The measures read the vectors that the objective was computed on, so they cost no forward pass. All use at
 most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. effective_rank needs a decomposition: it
-is computed at the steps that end a row of metrics, all others at every step.
+is computed at the steps that end a row of metrics, all others at every step. docs/runs.md, "Health of the
+vectors", says what each of them means.
 
 Alarms for what one step can do (a gradient that explodes) check every step. Alarms for what takes time
 (collapse, nothing learned, a loss without gradient) check the rows, which are means over their steps. A row

@@ -229,8 +229,9 @@ def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterat
             if count == 0:
                 return
             count -= 1
-            how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": is_wordpiece}
-            yield tokenizer.decode(sequences[row].tolist(), **how)
+            yield tokenizer.decode(
+                sequences[row].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=is_wordpiece
+            )
 
 
 def choose_queries(heldout: list[str]) -> list[str]:

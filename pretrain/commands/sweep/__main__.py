@@ -47,7 +47,9 @@ class SweepFlags(BaseModel):
     config: str = Field("", description="a recipe in place of a sweep file")
     seed_list: cli.Names = Field((), description="seeds by commas, in place of the file's")
     out: Path = Field(Path("runs/sweeps"), description="folder for runs and tables")
-    rows: str = Field("", description="only rows whose names hold one of these words, by commas, or are one")
+    rows: str = Field(
+        "", description="only rows whose names hold one of these words, by commas; or the whole name of one"
+    )
     recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
     evaluations: cli.Names = Field((), description="those to run beside sts and geometry, by commas, or all")
     launch: str = Field(

@@ -253,15 +253,18 @@ def _hub_file(name: str, revision: str | None) -> Path:
 
     owner, dataset, file = name[4:].split("/", 2)
     fault = hub_fault()
-    where = {"repo_type": "dataset", "revision": revision, "local_files_only": bool(fault)}
+    repository = f"{owner}/{dataset}"
     try:
-        return Path(hf_hub_download(f"{owner}/{dataset}", file, **where))
+        found = hf_hub_download(
+            repository, file, repo_type="dataset", revision=revision, local_files_only=bool(fault)
+        )
+        return Path(found)
     # its HTTP library's kinds, which differ by version, and the hub's: no network, no such file
     except Exception as error:
         said = f"{fault}." if fault else str(error).splitlines()[0]
         raise UserError(
             f"source {name} cannot be fetched: {said} Check the name and the network. "
-            f"Without one, download {file} elsewhere (https://huggingface.co/datasets/{owner}/{dataset}) and "
+            f"Without one, download {file} elsewhere (https://huggingface.co/datasets/{repository}) and "
             "give its path as the source; HF_HUB_OFFLINE=1 takes what the hub's cache holds"
         ) from error
 
@@ -313,5 +316,7 @@ def _striped(
     stripes: int | None = None,
 ) -> list[ReadTask]:
     stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
-    rest = stripes, size // stripes, layout
-    return [ReadTask(number, kind, place, stripe, *rest) for stripe in range(stripes)]
+    return [
+        ReadTask(number, kind, place, stripe, stripes, size=size // stripes, layout=layout)
+        for stripe in range(stripes)
+    ]

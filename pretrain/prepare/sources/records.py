@@ -129,10 +129,11 @@ def _records(
         raise fault(f"{len(positives)} positives together, more than {MOST_POSITIVES}; keep the best")
     further, augmented = negatives[1:], (texts_of("augmented") or [""])[0]
     label = row.get(LABEL)
-    if label is not None and not (type(label) is int and 0 <= label <= MOST_LABEL):
+    is_whole = isinstance(label, int) and not isinstance(label, bool)
+    if label is not None and not (is_whole and 0 <= label <= MOST_LABEL):
         raise fault(f"the label is {shown(label)}, not a whole number from 0 on")
     if (score := row.get(SCORE)) is not None:
-        if type(score) not in (int, float) or not abs(score) <= MOST_SCORE:
+        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= MOST_SCORE:
             raise fault(f"the score is {shown(score)}, not a number of float32")
         if label is not None or negatives or len(positives) != 1:
             raise fault("a score is of a text and one positive: leave label and negatives out")

@@ -268,8 +268,13 @@ def _open_dataset(task: ReadTask, source: Source) -> Any:
     import datasets
 
     if task.kind == "hub":
-        how = {key: getattr(source, key) for key in ("split", "revision", "streaming")}
-        return datasets.load_dataset(task.place, source.subset, **how)
+        return datasets.load_dataset(
+            task.place,
+            source.subset,
+            split=source.split,
+            revision=source.revision,
+            streaming=source.streaming,
+        )
     place = Path(task.place)
     if (place / "dataset_dict.json").is_file():
         place /= source.split

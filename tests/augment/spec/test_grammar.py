@@ -7,6 +7,7 @@ import augment_reference as reference
 import numpy as np
 import pytest
 
+from augment.core.entry import FIELDS
 from augment.core.errors import AugmentationError
 from augment.core.keys import derive, sequence_keys
 from augment.core.ragged import Ragged
@@ -163,6 +164,7 @@ def test_what_a_pipeline_lacks_is_said_when_it_is_built():
 
 
 def test_catalogue_is_complete():
+    assert FIELDS.keys() <= CATALOGUE.keys(), "a function without a row in augmentations.tsv"
     entries = list(CATALOGUE.values())
     assert {"del-word", "del-span", "reorder", "subs", "repeat", "crop"} <= {entry.name for entry in entries}
     for entry in entries:

@@ -136,7 +136,8 @@ def test_a_file_that_a_library_wrote_is_put_in_place(tmp_path):
     def act(folder: Path) -> None:
         try:
             (folder / ".file.partial").write_bytes(NEW)
-            files.put_in_place(folder / ".file.partial", folder / "file")
+            files.fsync_folder(folder / ".file.partial")  # the same calls sync a file
+            files.rename_durably(folder / ".file.partial", folder / "file")
         finally:
             files.discard(folder / ".file.partial")
 
