@@ -26,7 +26,7 @@
 
 namespace {
 
-// Keeps pieces with their tokens; above `most` it forgets all, and meets those that occur often again soon.
+// Keeps pieces with their tokens: the `most` that were met last, and as many from before.
 class Memory {
    public:
     struct Tokens {
@@ -37,24 +37,18 @@ class Memory {
 
     explicit Memory(size_t most) : most_(most) {}
 
-    void bound() {
-        if (entries_.size() <= most_) return;
-        entries_.clear();
-        ids_.clear();
+    void turn() {
+        if (now_.entries.size() > most_) before_ = std::exchange(now_, Generation());
     }
 
-    bool find(std::string_view piece, Tokens* found) const {
-        const auto place = entries_.find(piece);
-        if (place == entries_.end()) return false;
-        const Entry& entry = place->second;
-        *found = {ids_.data() + entry.begin, entry.count, entry.alone};
-        return true;
+    bool find(std::string_view piece, Tokens* found) {
+        if (now_.find(piece, found)) return true;
+        if (!before_.find(piece, found)) return false;
+        now_.put(piece, *found);
+        return now_.find(piece, found);
     }
 
-    void put(std::string_view piece, const Tokens& tokens) {
-        entries_[std::string(piece)] = {ids_.size(), static_cast<uint32_t>(tokens.count), tokens.alone};
-        ids_.insert(ids_.end(), tokens.ids, tokens.ids + tokens.count);
-    }
+    void put(std::string_view piece, const Tokens& tokens) { now_.put(piece, tokens); }
 
    private:
     struct Entry {
@@ -65,9 +59,25 @@ class Memory {
     struct Equal : std::equal_to<std::string_view> {
         using is_transparent = void;  // look-ups make no string
     };
+    struct Generation {
+        tsl::robin_map<std::string, Entry, std::hash<std::string_view>, Equal> entries;
+        std::vector<int32_t> ids;  // of all entries: their tokens lie together
+
+        bool find(std::string_view piece, Tokens* found) const {
+            const auto place = entries.find(piece);
+            if (place == entries.end()) return false;
+            const Entry& entry = place->second;
+            *found = {ids.data() + entry.begin, entry.count, entry.alone};
+            return true;
+        }
+
+        void put(std::string_view piece, const Tokens& tokens) {
+            entries[std::string(piece)] = {ids.size(), static_cast<uint32_t>(tokens.count), tokens.alone};
+            ids.insert(ids.end(), tokens.ids, tokens.ids + tokens.count);
+        }
+    };
     size_t most_;
-    tsl::robin_map<std::string, Entry, std::hash<std::string_view>, Equal> entries_;
-    std::vector<int32_t> ids_;  // of all entries: their tokens lie together
+    Generation now_, before_;
 };
 
 bool is_ascii(std::string_view text) {
@@ -86,8 +96,8 @@ class Pieces {
     // Returns (rows, opening, inside): the rows as bytes of int32, None where a piece is unknown; two sets of pieces to `learn`.
     nb::tuple rows(nb::list texts) {
         const size_t count = texts.size();
-        inside_.bound();
-        opening_.bound();
+        inside_.turn();
+        opening_.turn();
         nb::builder<nb::list> rows(count);
         nb::set opening, inside;
         std::vector<int32_t> row;
