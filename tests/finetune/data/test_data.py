@@ -91,8 +91,7 @@ def test_catalogue_covers_every_group_and_only_known_sets_are_fetchable():
     assert len(set(names)) == len(names) and set(HUB) <= set(names)
     for one in CATALOGUE:  # what fetch writes is what check looks for
         if one.name in HUB:
-            written = {file.path for files in HUB[one.name].splits.values() for file in files}
-            assert written == set(one.files)
+            assert {file.path for file in HUB[one.name].splits.values()} == set(one.files)
 
 
 @pytest.mark.parametrize(
