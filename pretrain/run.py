@@ -201,7 +201,7 @@ class TrainingRun:
     def prepare_steps(self) -> None:
         """Make what computes, applies, judges and logs the steps to come."""
         config, progress, telemetry = self.config, self.progress, self.telemetry
-        settings = config.train
+        settings, objective = config.train, self.engine.module.objective
         self.clock, self.memory = Stopwatch(), FlatMemory()
         self.scale = LossScale(self.engine.module) if settings.precision == "fp16" else None
         if self.scale is not None and progress.loss_scale:
@@ -216,19 +216,12 @@ class TrainingRun:
             settings.balance,
             lanes=config.data.lanes,
             graphs=Graphs(self.engine, settings.graphs, telemetry.say),
-            kept=keep_vectors(config, self.objective, self.data.train, self.spec, telemetry.say),
+            kept=keep_vectors(config, objective, self.data.train, self.spec, telemetry.say),
         )
         self.update = Update(self.engine, settings.clip, self.scale, self.whole.graphs)
         self.faults = Faults(config, self.whole, self.update, telemetry, progress, self.decode)
         self.log = StepLog(
-            config,
-            progress,
-            telemetry,
-            self.faults,
-            self.clock,
-            self.scale,
-            self.objective,
-            self.extra_metrics,
+            config, progress, telemetry, self.faults, self.clock, self.scale, objective, self.extra_metrics
         )
 
     def train(self, batches: Iterator[RankBatch]) -> int:

@@ -199,7 +199,7 @@ def test_the_notice_names_every_word_list_and_travels_with_them(built):
     lists = sorted(path.name for path in (ROOT / "augment" / "word_lists").iterdir())
     assert lists and all(name in notice for name in lists)
     for path in (ROOT / "augment" / "word_lists").iterdir():
-        if "GeoNames" in path.read_text(encoding="utf-8"):
+        if path.name != "augmentations.tsv" and "GeoNames" in path.read_text(encoding="utf-8"):
             assert path.name in notice.split("irregular_forms")[0].split("(augment/word_lists)")[1]
     wheel, source = built
     with zipfile.ZipFile(wheel) as archive:

@@ -28,6 +28,8 @@ class StaticModel:
     def __init__(self, modules: Sequence[Any]) -> None:
         """modules: of a sentence-transformers model, a `StaticEmbedding` first."""
         self._modules, self._tokenizer = modules, modules[0].tokenizer
+        for module in modules:
+            module.eval()
         self.forget()
 
     def forget(self) -> None:

@@ -6,6 +6,7 @@ of the other half. What is not better than the start there is not kept.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -203,8 +204,9 @@ def choose(dev: Mapping[float, float], similarity: Mapping[float, float]) -> flo
     >>> choose({0.0: 40.0, 0.5: 44.0, 1.0: 45.0}, {0.0: 82.0, 0.5: 81.5, 1.0: 79.0})
     0.5
     """
-    least = similarity.get(0.0, 0.0) - MOST_FORGOTTEN
-    return max(sorted(alpha for alpha in dev if similarity.get(alpha, least) >= least), key=dev.__getitem__)
+    least = similarity.get(0.0, -math.inf) - MOST_FORGOTTEN
+    kept = [alpha for alpha in dev if not similarity or similarity.get(alpha, -math.inf) >= least]
+    return max(sorted(kept), key=dev.__getitem__)
 
 
 def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:

@@ -168,12 +168,16 @@ def read_modules(source: str) -> Modules | None:
         foreign = ", ".join(kind for kind in kinds if kind not in plain)
         pooled = _content(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
         pooling = " and ".join(_modes({"pooling_mode": "none"} if pooled is None else pooled))
-        if pooling == "mean" and "WeightedLayerPooling" in paths:
-            pooling = _read_layer_weights(source, paths["WeightedLayerPooling"])
         head = _read_dense(source, paths["Dense"]) if "Dense" in paths else None
         weights = _read_word_weights(source, paths["WordWeights"]) if "WordWeights" in paths else None
         include_prompt = (pooled or {}).get("include_prompt", True)
         texts: dict[str, Any] = next(filter(None, (_content(source, name) for name in CONFIGS)), {})
+        if "WeightedLayerPooling" in paths:
+            settings = (_content(source, "config.json") or {}) | (texts.get("config_args") or {})
+            # without hidden states the library leaves the module out
+            known = pooling == "mean" and settings.get("output_hidden_states")
+            averaged = _read_layer_weights(source, paths["WeightedLayerPooling"])
+            pooling = averaged if known else f"{pooling} of averaged layers"
         others = {
             foreign or "order of modules": kinds != [kind for kind in plain if kind in kinds],
             f"pooling {pooling}": pooling not in SECOND_STATE,

@@ -62,7 +62,8 @@ class KeptVectors:
             new = np.empty(len(chosen), self._row)
             new["vector"] = embed(sequences.take(chosen))
             new["word"] = _words(new["vector"], identities[chosen])
-            self._write(rows[chosen], new)
+            finite = np.isfinite(new["vector"]).all(1)  # what a fault has made is not kept
+            self._write(rows[chosen][finite], new[finite])
             found[missing] = new[which]
         return found["vector"].astype(np.float32)
 
@@ -97,15 +98,22 @@ def keep_vectors(
     names = [next((n for n in (view.role, view.column) if n in data.columns), "text") for view in views]
     sources = [(name, str(spec.prompt(role))) for name, role in zip(names, roles)]
     columns = list(dict.fromkeys(sources))
+    model = guide.lm.config.to_diff_dict() | {"transformers_version": None, "_name_or_path": None}
     facts = columns, kind, config.train.precision, data.content_hash, guide.pooling, guide.left_out
-    digest = hashlib.sha256(repr(facts).encode())
-    for tensor in [*guide.state_dict().values(), guide.token_weights]:
+    digest = hashlib.sha256(repr((*facts, sorted(model.items()), guide.head)).encode())
+    # without the masked-language head, which is drawn anew where the encoder brings none
+    heads = [] if guide.head is None else guide.head.state_dict().values()
+    for tensor in [*guide.lm.base_model.state_dict().values(), *heads, guide.token_weights]:
         digest.update(b"" if tensor is None else tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())
     folder = data.folder.resolve()
     path = folder.with_name(f"{folder.name}.vectors-{digest.hexdigest()[:12]}")
     say(f"vectors    of {config.objective.guide} are kept in {path}, as {kind}")
     numbers = [columns.index(source) for source in sources]
-    return KeptVectors(path, numbers, data.num_sequences, guide.hidden_size, kind)
+    width = guide.hidden_size
+    if guide.head is not None:
+        *_, last = (part for part in guide.head.modules() if isinstance(part, torch.nn.Linear))
+        width = last.out_features
+    return KeptVectors(path, numbers, data.num_sequences, width, kind)
 
 
 def _words(vectors: np.ndarray, identities: np.ndarray) -> np.ndarray:

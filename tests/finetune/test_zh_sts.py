@@ -15,6 +15,7 @@ from finetune import zh_sts
 from finetune.encoders.models import open_model
 from finetune.results import read as read_result
 from finetune.zh_sts import TASKS, read
+from pretrain.benchmarks.files import DATA_SETS
 from pretrain.common.errors import UserError
 
 
@@ -65,8 +66,8 @@ def test_damaged_files_are_one_message(tmp_path, content, message):
 
 
 def test_command(tmp_path, monkeypatch, capsys):
-    for file, _ in TASKS.values():
-        write_zh(tmp_path / "zh" / "STS-B" / file)
+    for split in TASKS.values():
+        write_zh(tmp_path / "zh" / "STS-B" / f"cnsd-sts-{split}.txt")
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = letters
     assert call(zh_sts.main, "words:embed", eval_data=str(tmp_path), out=str(tmp_path / "out")) == 0
@@ -81,6 +82,10 @@ def test_command(tmp_path, monkeypatch, capsys):
 
 @needs_data("zh/STS-B")
 def test_real_files_have_the_published_sizes():
-    for file, size in TASKS.values():
-        pairs = read(DATA / "zh" / "STS-B" / file)
-        assert len(pairs.gold) == size and pairs.gold.min() >= 0 and pairs.gold.max() <= 5
+    for split in TASKS.values():
+        pairs = read(DATA / "zh" / "STS-B" / f"cnsd-sts-{split}.txt")
+        assert (
+            len(pairs.gold) == DATA_SETS["zh/STS-B"].rows[split]
+            and pairs.gold.min() >= 0
+            and pairs.gold.max() <= 5
+        )

@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -63,6 +64,7 @@ def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> Pret
         Progress(ledger=begin_ledger(0)),
         Checkpoints(config, engine, {}),
     )
+    run.data, run.spec = SimpleNamespace(train=None), None  # no vectors are kept
     run.telemetry, run.shutdown = Telemetry(Path(), 100, rank=1), Running()
     run.evaluation = run.checkpoints.keep_best = never
     run.extra_metrics = lambda step: {}
