@@ -4,6 +4,7 @@ from intent_files import layout
 from real_data import needs_data
 
 from finetune.intents.sets import SETS, read
+from pretrain.benchmarks.files import DATA_SETS
 
 
 def test_every_format_is_read(tmp_path):
@@ -19,8 +20,8 @@ def test_every_format_is_read(tmp_path):
 
 @needs_data(*(f"intents/{name}" for name in SETS))
 def test_real_files_have_the_published_sizes():
-    for name, (pool, test, classes) in SETS.items():
-        found = read(name)
-        assert len(found.classes) == classes
-        if test is not None:
-            assert (len(found.texts), len(found.test_texts)) == (pool, test)
+    for name in SETS:
+        found, published = read(name), DATA_SETS[f"intents/{name}"].rows
+        assert len(found.classes) == published["classes"]
+        if "test" in published:
+            assert (len(found.texts), len(found.test_texts)) == (published["examples"], published["test"])

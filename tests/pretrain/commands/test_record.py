@@ -156,11 +156,11 @@ def write_benchmarks(data: Path) -> Path:
     """Write STS, transfer tasks and the held-out text, all tiny."""
     write_layout(data)
     for task in TRANSFER:
-        for number, file in enumerate(TASKS[task].files):
-            path = data / "SentEval" / file
+        for number, file in enumerate(TASKS[task].data.files):
+            path = data / file
             path.parent.mkdir(parents=True, exist_ok=True)
             rows = [f"{'good old' if n % 2 else 'bad new'} stone {n % 7}" for n in range(40)]
-            if len(TASKS[task].files) == 2 and task in ("MR", "CR", "SUBJ", "MPQA"):
+            if len(TASKS[task].data.files) == 2 and task in ("MR", "CR", "SUBJ", "MPQA"):
                 rows = [f"{'good old' if number else 'bad new'} stone {n % 7}" for n in range(40)]
             if task == "TREC":
                 rows = [f"{('DESC', 'HUM')[n % 2]}:manner {row}" for n, row in enumerate(rows)]
@@ -228,10 +228,10 @@ def test_three_seeds_are_entered_and_checked(board, tmp_path, capsys):
     (out / "seed-1-old").mkdir()  # somebody's own copy
     for kind in ("title", "neighbour"):
         assert len(read(out / "retrieval" / FOLDER / kind).queries) >= 20
-    (out / "seed-2" / "derived" / "3_Dense").rename(tmp_path / "dense")  # is of the weights, too
+    (out / "seed-2" / "derived" / "2_Dense").rename(tmp_path / "dense")  # is of the weights, too
     with pytest.raises(UserError, match="seed-2 has other weights or scores than"):
         call(submit, out, board=place)
-    (tmp_path / "dense").rename(out / "seed-2" / "derived" / "3_Dense")
+    (tmp_path / "dense").rename(out / "seed-2" / "derived" / "2_Dense")
     call(submit, out, board=place)
     (record,) = records(place)
     folder = place / "tiny-1"
