@@ -42,7 +42,7 @@ from pretrain.start.resume import check_requested, resume_from, roll_back, verif
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.graphs import Graphs
-from pretrain.step.kept_vectors import keep_vectors
+from pretrain.step.frozen_vectors import keep_vectors
 from pretrain.step.model import SentenceModel
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress

@@ -41,7 +41,7 @@ from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
 from pretrain.step.graphs import Graphs
-from pretrain.step.kept_vectors import KeptVectors
+from pretrain.step.frozen_vectors import FrozenVectors
 from pretrain.step.model import Request, SentenceModel
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import (
@@ -125,7 +125,7 @@ class WholeBatch:
         balance: Balance = "off",
         lanes: int | None = None,
         graphs: Graphs | None = None,
-        kept: KeptVectors | None = None,
+        kept: FrozenVectors | None = None,
     ):
         """
         Args:

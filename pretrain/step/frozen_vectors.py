@@ -26,7 +26,7 @@ from pretrain.data.shards import ShardReader
 from pretrain.objectives import WholeObjective
 
 
-class KeptVectors:
+class FrozenVectors:
     """The vectors of one encoder, of all texts of a split."""
 
     def __init__(self, path: Path, columns: Sequence[int], texts: int, width: int, dtype: str) -> None:
@@ -82,7 +82,7 @@ class KeptVectors:
 
 def keep_vectors(
     config: Config, objective: WholeObjective, data: ShardReader, spec: BatchSpec, say: Callable[[str], None]
-) -> KeptVectors | None:
+) -> FrozenVectors | None:
     """Open DATA.vectors-DIGEST, if `objective.keep_vectors` asks for it and no view is augmented.
 
     The digest is of the frozen encoder's weights, of the data and of what views are made of. say: is told
@@ -113,7 +113,7 @@ def keep_vectors(
     if guide.head is not None:
         *_, last = (part for part in guide.head.modules() if isinstance(part, torch.nn.Linear))
         width = last.out_features
-    return KeptVectors(path, numbers, data.num_sequences, width, kind)
+    return FrozenVectors(path, numbers, data.num_sequences, width, kind)
 
 
 def _words(vectors: np.ndarray, identities: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
-from pretrain.step.kept_vectors import KeptVectors
+from pretrain.step.frozen_vectors import FrozenVectors
 
 TEXTS = Ragged.from_sequences([[1, 5, 2], [1, 6, 7, 2], [1, 8, 2], [1, 5, 2], [1, 6, 7, 2], [1, 8, 2]])
 """Two views of the same three texts."""
@@ -29,8 +29,8 @@ class Encoder:
         return np.array([[ids.sum() / 3, (ids**2).sum() / 7] for ids in each], np.float32)
 
 
-def opened(folder: Path, dtype: str = "float32") -> KeptVectors:
-    return KeptVectors(folder / "vectors", [0, 0], 5, 2, dtype)
+def opened(folder: Path, dtype: str = "float32") -> FrozenVectors:
+    return FrozenVectors(folder / "vectors", [0, 0], 5, 2, dtype)
 
 
 @pytest.mark.parametrize("dtype, close", [("float32", 0), ("float16", 1e-3)])
@@ -41,7 +41,7 @@ def test_each_text_is_embedded_once_whoever_asks(tmp_path, dtype, close):
     assert first.dtype == np.float32 and np.allclose(first, right, rtol=close, atol=0)
     assert np.array_equal(opened(tmp_path, dtype).of(IDS, TEXTS, encoder), first)
     assert encoder.asked == [6, 3]
-    alone = KeptVectors(tmp_path / "vectors", [0, 1], 5, 2, dtype)  # another view of its own column
+    alone = FrozenVectors(tmp_path / "vectors", [0, 1], 5, 2, dtype)  # another view of its own column
     assert np.array_equal(alone.of(IDS, TEXTS, encoder), first) and encoder.asked == [6, 3, 3]
 
 
