@@ -31,15 +31,8 @@ from finetune.encoders.padded import open_padded, open_sentence_transformer, tok
 from finetune.encoders.source import OWN_MODULES, ModelSource, resolve
 from finetune.texts import read_split
 from pretrain.benchmarks.files import evenly_spaced
+from pretrain.common import files
 from pretrain.common.errors import UserError
-from pretrain.common.files import (
-    discard,
-    library_errors,
-    make_folder,
-    put_in_place,
-    remove_tree,
-    write_durably,
-)
 from pretrain.data.manifest import MANIFEST
 from pretrain.data.shards import ShardReader
 
@@ -385,16 +378,16 @@ def save(model: Any, out: Path) -> None:
     require_replaceable(out)
     hidden = out.with_name(f".{out.name}.tmp")
     try:
-        make_folder(out.parent)
-        remove_tree(hidden)
-        with library_errors():
+        files.make_folder(out.parent)
+        files.remove_tree(hidden)
+        with files.library_errors():
             model.save_pretrained(str(hidden), create_model_card=False)
-        write_durably(hidden / MARK, b"Written by clearly export, which may replace this folder.\n")
-        put_in_place(hidden, out)
+        files.write_durably(hidden / MARK, b"Written by clearly export, which may replace this folder.\n")
+        files.put_in_place(hidden, out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; name another --out") from error
     finally:
-        discard(hidden)
+        files.discard(hidden)
 
 
 def require_replaceable(out: Path) -> None:
