@@ -28,6 +28,7 @@ setup(
         "augment": ["word_lists/*"],
         "finetune.figures": ["page.mplstyle"],
         "finetune.judge": ["docstrings.tsv"],
+        "finetune.senteval": ["tasks.yaml"],
         "finetune.tuning": ["glue.yaml"],
         "finetune.report": ["curves.yaml", "page.css", "page.html.jinja", "published.yaml"],
         "pretrain.benchmarks": ["data_sets.tsv"],
