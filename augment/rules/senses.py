@@ -44,11 +44,9 @@ _UNFIT_NOUN = re.compile(
 _VOWEL = re.compile("[aeiouy]")  # abbreviations have none
 
 # Frames of verbs, by their numbers in wninput(5WN).
-_WITHOUT_OBJECT = frozenset({1, 2, 3, 4, 12, 13, 22, 23})
-_WITH_OBJECT = frozenset({8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 30, 31})
 FRAMES = {
-    "object": _WITH_OBJECT,
-    "none": _WITHOUT_OBJECT,
+    "object": frozenset({8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 30, 31}),
+    "none": frozenset({1, 2, 3, 4, 12, 13, 22, 23}),
     "that": frozenset({26, 34}),
     "to": frozenset({28}),
     "object to": frozenset({24}),

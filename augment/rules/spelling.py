@@ -126,11 +126,7 @@ _NAME_BEHIND = re.compile(r"\s[A-Z][a-z]")
 _EVENT = re.compile(r"\s(?:call|meeting|flight|train|bus|game|show|appointment|class|slot)\b")
 _SENTENCE_END = re.compile(r"(?:[a-z]{4}\.|[!?])[\"”’)]?\s[\"“‘(]?$")
 _SCALE = re.compile(r"\s(thousand|million|billion|trillion|hundred)\b")
-_CURRENCIES = {
-    "$": ("dollar", "dollars", "cents"), "US$": ("dollar", "dollars", "cents"), "£": ("pound", "pounds",
-    "pence"),
-    "€": ("euro", "euros", "cents"),
-}  # fmt: skip
+_CURRENCIES = {"$": "dollar dollars cents", "£": "pound pounds pence", "€": "euro euros cents"}
 _LABELS = word_set("no no. nos. vol. p. pp. fig. # §")  # what they number keeps its figure
 _MONTHS = named_words("spelling.months")
 _PLURALS = word_set("people men women children feet")
@@ -239,7 +235,7 @@ def _spoken(match: re.Match, text: str) -> str | None:
 
 
 def _money(match: re.Match, text: str) -> str | None:
-    one, many, cents = _CURRENCIES[match["currency"]]
+    one, many, cents = _CURRENCIES[match["currency"].removeprefix("US")].split()
     digits = match["whole"].replace(",", "")
     if match["ordinal"] or match["decade"] or match["percent"] or match["minutes"] or match["to"]:
         return None

@@ -19,16 +19,10 @@ from augment.text.word_forms import Edit, like, named_words, rewrite, word_set
 from augment.text.wordnet import wordnet
 
 _POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
-_TAGS = {
-    "n": ("NN", "NNS"),
-    "v": ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"),
-    "a": ("JJ", "JJR", "JJS"),
-    "r": ("RB", "RBR", "RBS"),
-}
-_CONTENT = frozenset((pos, tag) for pos, part in _POS.items() for tag in _TAGS[part])
-_NOUNS, _ADJECTIVES, _ADVERBS = (
-    frozenset(both for both in _CONTENT if both[0] == pos) for pos in ("NOUN", "ADJ", "ADV")
-)
+_TAGS = {"NOUN": "NN NNS", "VERB": "VB VBD VBG VBN VBP VBZ", "ADJ": "JJ JJR JJS", "ADV": "RB RBR RBS"}
+_KINDS = {pos: frozenset((pos, tag) for tag in tags.split()) for pos, tags in _TAGS.items()}
+_NOUNS, _ADJECTIVES, _ADVERBS = (_KINDS[pos] for pos in ("NOUN", "ADJ", "ADV"))
+_CONTENT = frozenset().union(*_KINDS.values())
 _VERBS_OF_GRAMMAR = word_set("be have do")
 _OF_AMOUNTS = word_set("less least")  # what "bigger" does not become, though "big" becomes "little"
 _SENSES = 2  # of an antonym, as AugCSE's code reads them
@@ -206,13 +200,8 @@ _BINDS = frozenset("-–/_@")
 _PARTICLES = frozenset({"compound:prt", "prt"})
 _FIXED = frozenset({"fixed", "flat", "goeswith"})
 # Relations of words that are no part of what a sentence says, but of how it is built.
-_FUNCTION = _PARTICLES | {
-    "aux", "aux:pass", "cop", "case", "prep", "mark", "cc", "cc:preconj", "det", "det:predet", "expl",
-    "nummod",
-}  # fmt: skip
-_NOT_ADJECTIVAL = frozenset(
-    {"advmod", "nsubj", "nsubj:pass", "obj", "iobj", "obl", "nmod", "appos", "vocative", "discourse"}
-)
+_FUNCTION = _PARTICLES | word_set("aux aux:pass cop case prep mark cc cc:preconj det det:predet expl nummod")
+_NOT_ADJECTIVAL = word_set("advmod nsubj nsubj:pass obj iobj obl nmod appos vocative discourse")
 # "ten years"
 _MEASURES = frozenset({"obl:npmod", "obl:tmod", "obl:unmarked", "nmod:npmod", "nmod:tmod", "nmod:unmarked"})
 _CLAUSES = frozenset({"ccomp", "xcomp", "csubj"})
