@@ -376,18 +376,13 @@ def _static_model(model: Any, table: np.ndarray) -> Any:
 def save(model: Any, out: Path) -> None:
     """Save a sentence-transformers model as a folder, whole or not at all."""
     require_replaceable(out)
-    hidden = out.with_name(f".{out.name}.tmp")
     try:
-        files.make_folder(out.parent)
-        files.remove_tree(hidden)
-        with files.library_errors():
-            model.save_pretrained(str(hidden), create_model_card=False)
-        files.write_durably(hidden / MARK, b"Written by clearly export, which may replace this folder.\n")
-        files.put_in_place(hidden, out)
+        with files.filled_folder(out) as hidden:
+            with files.library_errors():
+                model.save_pretrained(str(hidden), create_model_card=False)
+            files.write_durably(hidden / MARK, b"Written by clearly export, which may replace this folder.\n")
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; name another --out") from error
-    finally:
-        files.discard(hidden)
 
 
 def require_replaceable(out: Path) -> None:

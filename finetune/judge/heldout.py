@@ -113,10 +113,7 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
             "sentences have nothing that belongs to them"
         )
     passages, relevant, of_documents = chosen[kind]
-    hidden = folder.with_name(f".{folder.name}.tmp")
-    files.remove_tree(hidden)
-    try:
-        files.make_folder(hidden)
+    with files.filled_folder(folder) as hidden:
         for half, queries in zip(HALVES, _halves(of_documents)):
             some = {query: relevant[query] for query in queries}
             _write_set(hidden / FOLDER / half, passages, some, of_documents)
@@ -131,9 +128,6 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
         shown = [[query, passages[rows[0]]] for query, rows in list(relevant.items())[:3]]
         made = RetrievalTest(settings, kind, found, counts, shown, size)
         files.write_durably(hidden / _ABOUT, json.dumps(asdict(made), ensure_ascii=False, indent=1).encode())
-        files.put_in_place(hidden, folder)
-    finally:
-        files.discard(hidden)
     return made
 
 
@@ -147,14 +141,12 @@ def make_sets(text: Path, folder: Path, kinds: Sequence[str], seed: int = 0) -> 
         return
     sources = [Source(source=str(text))]
     documents, _ = _hold_out(plan_tasks(sources, structure=True), sources, 0, seed)
-    hidden = folder.with_name(f".{folder.name}.tmp")
-    files.remove_tree(hidden)
-    for kind in kinds:
-        passages, relevant, of_documents = _choose(_pairs_of(documents, kind), seed)
-        if len(relevant) < FEWEST:
-            raise UserError(f"{text} gives {len(relevant)} queries of kind {kind}; a set needs {FEWEST}")
-        _write_set(hidden / FOLDER / kind, passages, relevant, of_documents)
-    files.put_in_place(hidden, folder)
+    with files.filled_folder(folder) as hidden:
+        for kind in kinds:
+            passages, relevant, of_documents = _choose(_pairs_of(documents, kind), seed)
+            if len(relevant) < FEWEST:
+                raise UserError(f"{text} gives {len(relevant)} queries of kind {kind}; a set needs {FEWEST}")
+            _write_set(hidden / FOLDER / kind, passages, relevant, of_documents)
 
 
 def contents_of(sources: Sequence[Source], outside: Path) -> dict[str, str]:
