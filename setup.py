@@ -26,6 +26,7 @@ setup(
     include_package_data=False,
     package_data={
         "augment": ["word_lists/*"],
+        "finetune": ["anli.yaml"],
         "finetune.figures": ["page.mplstyle"],
         "finetune.judge": ["docstrings.tsv"],
         "finetune.senteval": ["tasks.yaml"],

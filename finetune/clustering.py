@@ -126,10 +126,9 @@ EVALUATION = Frozen(
     score,
     pooling=("mean", "VaSCL's"),
     max_length=MAX_LENGTH,
+    about="Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.",
 )
-main = command(
-    EVALUATION, "Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI."
-)
+main = command(EVALUATION)
 
 if __name__ == "__main__":
     cli.run(main)

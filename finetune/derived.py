@@ -246,15 +246,6 @@ def token_vectors(model: Any, encoded: bool) -> np.ndarray:
     return np.concatenate(vectors)
 
 
-def static_table(vectors: np.ndarray, weights: np.ndarray, width: int) -> np.ndarray:
-    """Return a vector for each token, float16[V, width], from vectors [V, d] (model2vec's recipe).
-
-    The principal components of the vectors, by which they vary most, each row times its token's weight.
-    """
-    mean, _, basis = _components(vectors)
-    return ((vectors - mean) @ basis[:, :width] * weights[:, None]).astype(np.float16)
-
-
 def table_width(tokens: int) -> int:
     """Return the width of a float16 table of TABLE_BYTES at most: a multiple of 8, where 8 are possible."""
     width = TABLE_BYTES // (2 * tokens)
@@ -318,8 +309,10 @@ def derive(
     if static:
         table = token_vectors(model, static == ENCODED)
         if static == ENCODED:
+            # model2vec's: the components by which the vectors vary most, each row times its token's weight
             width = min(table.shape[1], table_width(len(table)))
-            table = static_table(table, weights(SIF), width)
+            mean, _, basis = _components(table)
+            table = ((table - mean) @ basis[:, :width] * weights(SIF)[:, None]).astype(np.float16)
         model = _static_model(model, table)
         done.append(f"static table: {len(table):,} tokens x {table.shape[1]}, {table.nbytes / 1e6:.1f} MB")
     save(model, folder)

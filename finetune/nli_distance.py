@@ -173,8 +173,9 @@ EVALUATION = Frozen(
     TASKS,
     load,
     score,
+    about="Count how often the entailed hypothesis is nearer to its premise.",
 )
-main = command(EVALUATION, "Count how often the entailed hypothesis is nearer to its premise.")
+main = command(EVALUATION)
 
 if __name__ == "__main__":
     cli.run(main)

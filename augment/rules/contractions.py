@@ -4,13 +4,20 @@ from augment.text.draws import Draws
 from augment.text.inflection import inflect
 from augment.text.negation import assertive, is_base_form, joined_base_forms, needs_negation
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, like, overlap, rewrite, upper_first, word_set, word_table
+from augment.text.word_forms import (
+    Edit,
+    like,
+    named_words,
+    overlap,
+    rewrite,
+    upper_first,
+    word_set,
+    word_table,
+)
 
 # Auxiliaries that "not" contracts with, and those that lose their negation (NL-Augmenter's list).
-_CONTRACTED = {
-    word: f"{word}n't"
-    for word in word_set("are could did do does had has have is must should was were would might need")
-} | {"can": "can't", "will": "won't"}
+_CONTRACTED = {word: f"{word}n't" for word in named_words("contractions.before_not")}
+_CONTRACTED |= {"can": "can't", "will": "won't"}
 _IRREGULAR = {"ca": "can", "wo": "will", "sha": "shall"}
 _NEGATED = word_set("am are can could had has have is may might must shall should was were will would")
 _DO = word_set("do does did")

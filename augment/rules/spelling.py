@@ -89,7 +89,7 @@ def _parts(text: str) -> list[str]:
     """Return a text in parts, every second one a word, those of URLs and addresses not among them."""
     urls, parts, last = _urls(text), list[str](), 0
     for word in _WORDS.finditer(text):
-        if not _inside(word.start(), urls):
+        if not any(start <= word.start() < end for start, end in urls):
             parts += (text[last : word.start()], word[0])
             last = word.end()
     return [*parts, text[last:]]
@@ -101,10 +101,6 @@ def _urls(text: str) -> list[tuple[int, int]]:
     if not any(part in text for part in _URL_PARTS):
         return []
     return [match.span() for match in _URL.finditer(text)]
-
-
-def _inside(position: int, spans: list[tuple[int, int]]) -> bool:
-    return any(start <= position < end for start, end in spans)
 
 
 _INTEGER = r"\d{1,3}(?:,\d{3})+|\d+"

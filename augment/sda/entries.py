@@ -78,10 +78,9 @@ _QUOTES = frozenset('"“”„«»「」『』')
 _FINAL = ".!?…;:,。！？；：，"
 _CLOSING = "\"'”’)]」』）"
 _MARKS = {
-    # language: (comma, opening quote, closing quote, exclamation mark)
-    "en": (",", '"', '"', "!"),
-    "zh": ("，", "“", "”", "！"),
-}
+    "en": tuple(',""!'),
+    "zh": tuple("，“”！"),
+}  # by language: comma, opening and closing quote, exclamation mark
 # No comma stands behind words with these tags: what they introduce goes on.
 _INTRODUCING = frozenset({"IN", "DT", "PDT", "TO", "WDT", "WP", "WP$", "WRB", "PRP$", "CC", "MD"})
 _PARTED_OFF = named_words("entries.parted_off")

@@ -27,7 +27,6 @@ _CLOSED_CLASSES = frozenset({"DET", "ADP", "SCONJ", "CCONJ", "ADV", "AUX", "PART
 
 
 def word_set(words: str) -> frozenset[str]:
-    """Return the words of a string."""
     return frozenset(words.split())
 
 

@@ -172,7 +172,6 @@ class RunStore:
         return self.folder / f"{run.task}-lr{run.lr:g}-batch{run.batch_size}-seed{run.seed}-{digest}{ending}"
 
     def _digest(self, task: str, split: str) -> str:
-        """Return the digest of a split's rows."""
         if (task, split) not in self._digests:
             rows = self.data[task].splits[split]
             self._digests[task, split] = examples_digest(rows.first, rows.second, rows.targets)

@@ -52,7 +52,6 @@ class Halves:
         return {half: _scored(rank(queries[half], passages), self.sets[half]) for half in halves}
 
     def of_words(self) -> Scores:
-        """Score BM25."""
         return {half: _scored(bm25.rank(one.queries, one.documents), one) for half, one in self.sets.items()}
 
 

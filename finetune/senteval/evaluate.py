@@ -63,6 +63,7 @@ def evaluate(
     protocol: str = "simcse",
     setting: str = "test",
     seed: int = 1111,
+    remarks: Sequence[str] = (),
 ) -> Evaluation:
     """Evaluate on what `read_tasks` read; setting: "test", or "dev", whose accuracy is then the headline."""
     similarity = [task for task in data.tasks if task not in TASKS]
@@ -98,6 +99,7 @@ def evaluate(
         said = f"[{number}/{len(data.tasks)}] {task}: {figure} ({time.monotonic() - started:.1f} s)"
         print(said, file=sys.stderr, flush=True)
     add_averages(result)
+    result.notes += remarks
     return result
 
 

@@ -60,14 +60,14 @@ class SentEvalTask:
 
     @property
     def pattern(self) -> str:
-        """The pattern of a line."""
         cells = ("[^\t]*" if name == "." else rf"(?P<{name}>[^\t]*)" for name in self.cells.split())
         return self.line or "\t".join(cells) + r"(?:\t.*)?"
 
     def read(self, *paths: Path) -> TaskSplits:
         """Read the files of all splits: of most tasks train, perhaps dev, and test, one example a line."""
-        if self.scheme == "nested":
-            return _binary(*paths)
+        if self.scheme == "nested":  # a file a class; the one that the official code calls positive first
+            both = [(line, 1 - n) for n, path in enumerate(paths) for line in lines(path, "latin-1")]
+            return TaskSplits({"all": _sorted(both, (0,))}, 2)
         if self.scheme == "snli":
             parts = {name: paths[3 * n : 3 * n + 3] for n, name in enumerate(("train", "dev", "test"))}
             return TaskSplits({name: self._read_snli(*files) for name, files in parts.items()}, 3)
@@ -131,14 +131,6 @@ def _sorted(examples: Iterable[tuple], order: Sequence[int], key: Callable = lam
 
 def _bad(path: Path, number: int, expected: str) -> UserError:
     return UserError(f"{path}, line {number}: expected {expected}; the file is damaged or not SentEval's")
-
-
-def _binary(positive: Path, negative: Path) -> TaskSplits:
-    """Read one sentence a line, one file a class; the class that the official code calls positive first."""
-    examples = [
-        (line, label) for path, label in ((positive, 1), (negative, 0)) for line in lines(path, "latin-1")
-    ]
-    return TaskSplits({"all": _sorted(examples, (0,))}, 2)
 
 
 def _probing(path: Path) -> TaskSplits:
