@@ -26,8 +26,10 @@ setup(
     include_package_data=False,
     package_data={
         "augment": ["word_lists/*"],
+        "finetune": ["anli.yaml"],
         "finetune.figures": ["page.mplstyle"],
         "finetune.judge": ["docstrings.tsv"],
+        "finetune.senteval": ["tasks.yaml"],
         "finetune.tuning": ["glue.yaml"],
         "finetune.report": ["curves.yaml", "page.css", "page.html.jinja", "published.yaml"],
         "pretrain.benchmarks": ["data_sets.tsv"],

@@ -13,12 +13,13 @@ dev accuracy over all rounds. Dev sets are never trained on.
 import hashlib
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from pydantic import Field
 
 from augment.core.ragged import Ragged
@@ -48,26 +49,18 @@ class Corpus:
     """Describe a training set: where it lies, its rows as published, how often an epoch sees it."""
 
     name: str
-    places: tuple[str, ...]
+    places: Sequence[str]
     """Patterns below the data folder, the first of which that a file has counts."""
     size: int
     weight: int
-    keys: tuple[str, str, str]
+    keys: Sequence[str]
     """Of premise, hypothesis and label in its jsonl."""
 
 
 KEYS = ("context", "hypothesis", "label")
 """Of ANLI's own files."""
-_STANFORD = ("sentence1", "sentence2", "gold_label")
-TRAINING = (
-    Corpus("SNLI", ("NLI/**/snli_1.0_train.jsonl",), 549367, 1, _STANFORD),
-    Corpus("MNLI", ("NLI/**/multinli_1.0_train.jsonl", "GLUE/MNLI/train.tsv"), 392702, 1, _STANFORD),
-    # In FEVER-NLI's files the claim to be verified is called the query.
-    Corpus("FEVER", ("NLI/**/train_fitems.jsonl",), 208346, 1, ("context", "query", "label")),
-    Corpus("ANLI R1", ("ANLI/R1/train.jsonl",), 16946, 10, KEYS),
-    Corpus("ANLI R2", ("ANLI/R2/train.jsonl",), 45460, 20, KEYS),
-    Corpus("ANLI R3", ("ANLI/R3/train.jsonl",), 100459, 10, KEYS),
-)
+_CORPORA = yaml.safe_load(Path(__file__).with_name("anli.yaml").read_text("utf-8"))
+TRAINING = tuple(Corpus(name, **fields) for name, fields in _CORPORA.items())
 
 
 class AnliOptions(TrainingOptions, frozen=True):
@@ -143,7 +136,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
     return Sets(train, evaluated, notes)
 
 
-def read_jsonl(path: Path, keys: tuple[str, str, str]) -> LabelledExamples:
+def read_jsonl(path: Path, keys: Sequence[str]) -> LabelledExamples:
     """Return premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2), "-" left out."""
     rows = [(number, texts) for number, texts in json_rows(path, *keys) if texts[2] != "-"]
     for number, (_, _, label) in rows:

@@ -6,11 +6,11 @@ task by which metrics they give the figure, of which examples they are, and thei
 """
 
 import hashlib
-import io
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,16 +99,6 @@ def read_answers(path: Path, task: str, about: Mapping[str, Any]) -> Answers | s
 def answers_file(figures: Path) -> Path:
     """Return the path of the answers beside a file of figures."""
     return figures.with_suffix(".answers.npz")
-
-
-def answers_to_npz(answers: Mapping[str, Answers]) -> bytes:
-    """Return task -> answers as an npz file."""
-    arrays: dict[str, np.ndarray] = {}
-    for task, one in answers.items():
-        arrays |= {f"{task}/given": one.predicted, f"{task}/gold": one.gold}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()
 
 
 def examples_digest(first: Sequence[str], second: Sequence[str] | None, gold: np.ndarray | None) -> str:
@@ -206,28 +196,20 @@ Metric = Callable[[np.ndarray], np.ndarray]
 """From answers [N] to the figure of each draw, float64[B]; made from counts float64[B, N] and gold [N]."""
 
 
-def _f1(counts: np.ndarray, gold: np.ndarray) -> Metric:
+def _f1(counts: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """Of class 1; 0 where neither side has it."""
-
-    def figure(predicted: np.ndarray) -> np.ndarray:
-        both = counts @ ((predicted == 1) & (gold == 1))
-        either = counts @ ((predicted == 1) * 1.0 + (gold == 1))
-        return 2 * both / np.where(either == 0, 1, either)
-
-    return figure
+    both = counts @ ((predicted == 1) & (gold == 1))
+    either = counts @ ((predicted == 1) * 1.0 + (gold == 1))
+    return 2 * both / np.where(either == 0, 1, either)
 
 
-def _matthews(counts: np.ndarray, gold: np.ndarray) -> Metric:
+def _matthews(counts: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """Gorodkin 2004, R_K, for any number of classes; 0 where one side is constant."""
-
-    def figure(predicted: np.ndarray) -> np.ndarray:
-        classes = np.unique(np.concatenate([predicted, gold]))
-        total, right = counts.sum(1), counts @ (predicted == gold)
-        answered, true = (counts @ (side[:, None] == classes) for side in (predicted, gold))
-        spread = (total**2 - (answered**2).sum(1)) * (total**2 - (true**2).sum(1))
-        return (right * total - (answered * true).sum(1)) / np.sqrt(np.where(spread <= 0, np.inf, spread))
-
-    return figure
+    classes = np.unique(np.concatenate([predicted, gold]))
+    total, right = counts.sum(1), counts @ (predicted == gold)
+    answered, true = (counts @ (side[:, None] == classes) for side in (predicted, gold))
+    spread = (total**2 - (answered**2).sum(1)) * (total**2 - (true**2).sum(1))
+    return (right * total - (answered * true).sum(1)) / np.sqrt(np.where(spread <= 0, np.inf, spread))
 
 
 def _spearman(counts: np.ndarray, gold: np.ndarray) -> Metric:
@@ -244,8 +226,8 @@ def _v_measure(counts: np.ndarray, gold: np.ndarray) -> Metric:
 
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], Metric]] = {
     "accuracy": lambda counts, gold: lambda predicted: counts @ (predicted == gold) / counts.sum(1),
-    "f1": _f1,
-    "matthews": _matthews,
+    "f1": lambda *sides: partial(_f1, *sides),
+    "matthews": lambda *sides: partial(_matthews, *sides),
     "pearson": lambda counts, gold: (
         lambda predicted: correlation(
             counts, *(np.broadcast_to(one, counts.shape) for one in (predicted, gold))

@@ -53,14 +53,10 @@ def read(path: Path) -> LabelledTexts:
     for number, (_, label) in enumerate(rows, start=1):
         if not label.strip():
             raise UserError(f"{path}, row {number}: no label; the file is damaged")
-    names = [label for _, label in rows]
-    distinct = sorted(set(names))
-    if len(distinct) < 2:
-        raise UserError(f"{path}: {len(distinct)} class(es); clusters need at least 2")
-    number_of = {name: number for number, name in enumerate(distinct)}
-    return LabelledTexts(
-        [text for text, _ in rows], np.array([number_of[name] for name in names]), len(distinct)
-    )
+    names, labels = np.unique([label for _, label in rows], return_inverse=True)
+    if len(names) < 2:
+        raise UserError(f"{path}: {len(names)} class(es); clusters need at least 2")
+    return LabelledTexts([text for text, _ in rows], labels, len(names))
 
 
 def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
@@ -130,10 +126,9 @@ EVALUATION = Frozen(
     score,
     pooling=("mean", "VaSCL's"),
     max_length=MAX_LENGTH,
+    about="Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.",
 )
-main = command(
-    EVALUATION, "Cluster short texts: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI."
-)
+main = command(EVALUATION)
 
 if __name__ == "__main__":
     cli.run(main)

@@ -78,11 +78,9 @@ EVALUATION = Frozen(
     ("CoLA",),
     lambda task, data: {part: read(part, data) for part in SIZES},
     score,
+    about="Run AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set.",
 )
-main = command(
-    EVALUATION,
-    "Run AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set.",
-)
+main = command(EVALUATION)
 
 if __name__ == "__main__":
     cli.run(main)

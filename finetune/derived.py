@@ -31,15 +31,8 @@ from finetune.encoders.padded import open_padded, open_sentence_transformer, tok
 from finetune.encoders.source import OWN_MODULES, ModelSource, resolve
 from finetune.texts import read_split
 from pretrain.benchmarks.files import evenly_spaced
+from pretrain.common import files
 from pretrain.common.errors import UserError
-from pretrain.common.files import (
-    discard,
-    library_errors,
-    make_folder,
-    put_in_place,
-    remove_tree,
-    write_durably,
-)
 from pretrain.data.manifest import MANIFEST
 from pretrain.data.shards import ShardReader
 
@@ -253,15 +246,6 @@ def token_vectors(model: Any, encoded: bool) -> np.ndarray:
     return np.concatenate(vectors)
 
 
-def static_table(vectors: np.ndarray, weights: np.ndarray, width: int) -> np.ndarray:
-    """Return a vector for each token, float16[V, width], from vectors [V, d] (model2vec's recipe).
-
-    The principal components of the vectors, by which they vary most, each row times its token's weight.
-    """
-    mean, _, basis = _components(vectors)
-    return ((vectors - mean) @ basis[:, :width] * weights[:, None]).astype(np.float16)
-
-
 def table_width(tokens: int) -> int:
     """Return the width of a float16 table of TABLE_BYTES at most: a multiple of 8, where 8 are possible."""
     width = TABLE_BYTES // (2 * tokens)
@@ -325,8 +309,10 @@ def derive(
     if static:
         table = token_vectors(model, static == ENCODED)
         if static == ENCODED:
+            # model2vec's: the components by which the vectors vary most, each row times its token's weight
             width = min(table.shape[1], table_width(len(table)))
-            table = static_table(table, weights(SIF), width)
+            mean, _, basis = _components(table)
+            table = ((table - mean) @ basis[:, :width] * weights(SIF)[:, None]).astype(np.float16)
         model = _static_model(model, table)
         done.append(f"static table: {len(table):,} tokens x {table.shape[1]}, {table.nbytes / 1e6:.1f} MB")
     save(model, folder)
@@ -383,18 +369,13 @@ def _static_model(model: Any, table: np.ndarray) -> Any:
 def save(model: Any, out: Path) -> None:
     """Save a sentence-transformers model as a folder, whole or not at all."""
     require_replaceable(out)
-    hidden = out.with_name(f".{out.name}.tmp")
     try:
-        make_folder(out.parent)
-        remove_tree(hidden)
-        with library_errors():
-            model.save_pretrained(str(hidden), create_model_card=False)
-        write_durably(hidden / MARK, b"Written by clearly export, which may replace this folder.\n")
-        put_in_place(hidden, out)
+        with files.filled_folder(out) as hidden:
+            with files.library_errors():
+                model.save_pretrained(str(hidden), create_model_card=False)
+            files.write_durably(hidden / MARK, b"Written by clearly export, which may replace this folder.\n")
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; name another --out") from error
-    finally:
-        discard(hidden)
 
 
 def require_replaceable(out: Path) -> None:

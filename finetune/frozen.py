@@ -2,8 +2,8 @@
 
 Each evaluation declares itself beside its scoring, and its command follows from that:
 
-    EVALUATION = Frozen("zh_sts", "cosine, Spearman over all pairs", tuple(TASKS), read_task, score)
-    main = command(EVALUATION, "Score Chinese STS-B: ...")
+    EVALUATION = Frozen("zh_sts", "cosine, Spearman over all pairs", tuple(TASKS), read_task, score, ...)
+    main = command(EVALUATION)
 """
 
 import sys
@@ -48,6 +48,8 @@ class Frozen:
     """That of the paper's figures, and whose they are."""
     max_length: int | None = None
     """Most tokens of a text; None: as many as the model takes."""
+    about: str = ""
+    """With which the help of its command begins."""
 
     def evaluate(self, model: EmbeddingModel, loaded: Mapping[str, Any]) -> Evaluation:
         """Score each task, by name as `read` read it."""
@@ -66,8 +68,8 @@ class Frozen:
         return evaluation
 
 
-def command(evaluation: Frozen, about: str) -> Callable[..., int]:
-    """Return the command of an evaluation, whose help begins with `about`."""
+def command(evaluation: Frozen) -> Callable[..., int]:
+    """Return the command of an evaluation."""
 
     def main(model: Model, *, flags: FrozenFlags) -> int:
         names = [known_name(name, evaluation.tasks, "task") for name in flags.tasks] or evaluation.tasks
@@ -76,5 +78,5 @@ def command(evaluation: Frozen, about: str) -> Callable[..., int]:
         opened = open_model(model, flags.pooling, max_length=evaluation.max_length, precision=flags.precision)
         return run_and_write(opened, flags.out, lambda opened: evaluation.evaluate(opened, loaded))
 
-    main.__doc__ = f"{about}\n\nTasks: {', '.join(evaluation.tasks)}."
+    main.__doc__ = f"{evaluation.about}\n\nTasks: {', '.join(evaluation.tasks)}."
     return main

@@ -35,7 +35,6 @@ OWNER = "clear"
 
 
 def library() -> Any:
-    """Return the module mteb."""
     try:
         import mteb
     except ImportError as error:
@@ -85,7 +84,6 @@ def mteb_encoder(model: EmbeddingModel) -> Any:
 
 
 def load(task: "AbsTask") -> None:
-    """Have a task load its data."""
     if task.data_loaded:
         return
     name, place = task.metadata.name, str(task.metadata.dataset.get("path", ""))

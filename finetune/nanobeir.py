@@ -123,7 +123,6 @@ def _texts(folder: Path, part: str) -> dict[str, str]:
 
 
 def _rows(folder: Path, part: str) -> list[tuple[Path, dict]]:
-    """Return the rows of a part, each with its file."""
     paths = part_files(folder, part)
     if not paths:
         raise UserError(lacking(folder))

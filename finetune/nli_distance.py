@@ -63,12 +63,8 @@ def compare(examples: Iterable[tuple[str, str, str]]) -> Comparisons:
         for other, kind in hypotheses
         if kind != "entailment"
     ]
-    return Comparisons(
-        [row[0] for row in rows],
-        [row[1] for row in rows],
-        [row[2] for row in rows],
-        np.array([row[3] for row in rows], bool),
-    )
+    premises, entailed, others, contradict = map(list, zip(*rows) if rows else ((), (), (), ()))
+    return Comparisons(premises, entailed, others, np.array(contradict, bool))
 
 
 def load(name: str, data: str | Path | None = None) -> Comparisons:
@@ -177,8 +173,9 @@ EVALUATION = Frozen(
     TASKS,
     load,
     score,
+    about="Count how often the entailed hypothesis is nearer to its premise.",
 )
-main = command(EVALUATION, "Count how often the entailed hypothesis is nearer to its premise.")
+main = command(EVALUATION)
 
 if __name__ == "__main__":
     cli.run(main)

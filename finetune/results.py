@@ -26,9 +26,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from finetune.answers import Answers, answers_file, answers_to_npz, read_answers
+from finetune.answers import Answers, answers_file, read_answers
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import ModelSource
+from pretrain.benchmarks.sts_tasks import PairScores
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
 from pretrain.common.folder_lock import folder_lock
@@ -146,7 +147,9 @@ def write(
             kept = {name: task.answers for name, task in merged.tasks.items()}
             answers = {name: one for name, one in kept.items() if isinstance(one, Answers)}
             if answers:  # first: figures say which answers they are of, and take no others
-                replace_durably(answers_file(path), answers_to_npz(answers))
+                given = {f"{name}/given": one.predicted for name, one in answers.items()}
+                gold = {f"{name}/gold": one.gold for name, one in answers.items()}
+                PairScores(given | gold).write(answers_file(path))
             bare = {name: replace(task, answers=None) for name, task in merged.tasks.items()}
             content = asdict(replace(merged, tasks=bare))
             for name, one in answers.items():

@@ -43,7 +43,6 @@ def read(path: Path) -> Pairs:
 
 
 def files(task: str, root: Path) -> list[Path]:
-    """Return the file of a task."""
     return [root / f"zh/STS-B/cnsd-sts-{TASKS[task]}.txt"]
 
 
@@ -68,11 +67,10 @@ EVALUATION = Frozen(
     lambda task, data: read(find(data, f"zh/STS-B/cnsd-sts-{TASKS[task]}.txt")),
     score,
     pooling=("cls", "SDA's"),
+    about="Score Chinese STS-B, test (STS-B-zh) and dev (STS-B-zh-dev): Spearman of cosine with the gold "
+    "score.",
 )
-main = command(
-    EVALUATION,
-    "Score Chinese STS-B, test (STS-B-zh) and dev (STS-B-zh-dev): Spearman of cosine with the gold score.",
-)
+main = command(EVALUATION)
 
 if __name__ == "__main__":
     cli.run(main)

@@ -74,16 +74,14 @@ FIELDS: dict[str, dict[str, Any]] = {}
 """Name of an augmentation -> the fields of its `Entry` that `augmentation` was given."""
 
 
-def augmentation(*parameters: Parameter, name: str = "", **fields: Any) -> Callable[[Function], Function]:
-    """Give the decorated function parameters, and other fields of `Entry`.
+def augmentation(*, name: str = "", **fields: Any) -> Callable[[Function], Function]:
+    """Give the decorated function fields of `Entry` that word_lists/augmentations.tsv does not have.
 
-    What else the catalogue says of it is in word_lists/augmentations.tsv, under the function's own name
-    unless another is given.
+    name: in that table; without it, the function's own.
     """
 
     def register(function: Function) -> Function:
-        own = {"function": function, "parameters": parameters, **fields}
-        FIELDS[name or function.__name__.replace("_", "-")] = own
+        FIELDS[name or function.__name__.replace("_", "-")] = {"function": function, **fields}
         return function
 
     return register

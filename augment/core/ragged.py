@@ -113,7 +113,6 @@ class Ragged:
 
     @staticmethod
     def empty() -> "Ragged":
-        """Return a batch of no sequences."""
         return Ragged(np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64))
 
 

@@ -52,7 +52,6 @@ class Vocabulary:
         return starts
 
     def require_del(self, augmentation: str) -> int:
-        """Return the id of [DEL]."""
         if self.del_id < 0:
             raise AugmentationError(
                 f"{augmentation} writes {DEL_TOKEN}, which this tokenizer lacks. Add it with "
@@ -61,7 +60,6 @@ class Vocabulary:
         return self.del_id
 
     def require_punctuation(self, augmentation: str) -> np.ndarray:
-        """Return `punctuation`."""
         if not len(self.punctuation):
             raise AugmentationError(f"{augmentation} writes punctuation marks, which are no tokens here")
         return self.punctuation

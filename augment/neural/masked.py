@@ -14,14 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Parameter, augmentation
+from augment.core.entry import augmentation
 from augment.neural.models import LoadedModel, PaddedBatch, load_masked_lm, on_device, padded_batches
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import indefinite_article, upper_first
 
-VARIABLE = "CLEAR_MASKED_LM"
-ACTIONS = ("substitute", "insert", "random")
 # A word of letters between white space, without the punctuation around it; not a part of "U.S.", "don't",
 # "well-known" or a URL.
 _ALONE = re.compile(r"(?<!\S)[\"“‘'(\[]*([^\W\d_]+)[\"”’')\],.;:!?…]*(?!\S)")
@@ -30,28 +28,15 @@ _LAST, _NEXT = re.compile(r"(\w+)\W*$"), re.compile(r"\W*(\w+)")
 _SEEN = 64  # characters searched for a neighbour
 
 
-def _contextual(name: str, rate: float, action: str, **fields: Any) -> Any:
-    choice = "substitute words, insert some, or one of the two for each sentence"
-    return augmentation(
-        Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE),
-        Parameter("rate", rate, "share of the words, rounded up", 0, 1),
-        Parameter("action", action, choice, choices=ACTIONS),
-        Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
-        name=name,
-        example=f"{name}:model=distilbert-base-uncased",
-        load=lambda values: _words_of(values["model"]),
-        batch=True,
-        **fields,
-    )
+def _contextual(**fields: Any) -> Any:
+    return augmentation(load=lambda values: _words_of(values["model"]), batch=True, **fields)
 
 
 @_contextual(
-    "random-contextual-word",
-    0.3,
-    "random",
+    name="random-contextual-word",
     description="Replace words by draws from a masked language model, or put such words between them.",
 )
-@_contextual("contextual", 0.1, "substitute")
+@_contextual()
 def contextual(
     sentences: Sequence[ParsedSentence],
     draws: Sequence[Draws],

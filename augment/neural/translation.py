@@ -14,16 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Parameter, augmentation
+from augment.core.entry import augmentation
 from augment.core.errors import AugmentationError
 from augment.neural.models import LoadedModel, load_seq2seq, on_device, padded_batches
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
-FORWARD, BACK = "CLEAR_TRANSLATION_FORWARD", "CLEAR_TRANSLATION_BACK"
-MULTILINGUAL, FORMAL = "CLEAR_TRANSLATION_MULTILINGUAL", "CLEAR_FORMAL_MODEL"
 _TO_FORMAL = "transfer Casual to Formal: "  # what Styleformer was trained with
-_PICKS = ("best", "different", "diverse", "random")
 _QUOTES = str.maketrans("“”‘’", "\"\"''")
 
 
@@ -41,41 +38,17 @@ class Search:
     max_length: int = 128
 
 
-def _model(name: str, meaning: str, variable: str) -> Parameter:
-    return Parameter(name, "", f"{meaning}, a folder or a hub name", variable=variable)
-
-
-def _search(pick: str) -> tuple[Parameter, ...]:
-    picks = "of the beams, the best, the best that differs, the least like, or any"
-    sample = "above 0: a sample, from that share of the probability, in place of beams"
-    return (
-        Parameter("beams", 5, "beams of the search", 1, 64),
-        Parameter("top_p", 0.0, sample, 0, 1),
-        Parameter("pick", pick, picks, choices=_PICKS),
-        Parameter("max_length", 128, "tokens; longer sentences stay as they are", 8, 1024),
-    )
-
-
-def _pair(name: str, pick: str, **fields: Any) -> Any:
+def _pair(**fields: Any) -> Any:
     """Describe an augmentation that translates with two models."""
-    return augmentation(
-        _model("forward", "the model into another language", FORWARD),
-        _model("back", "the model back", BACK),
-        *_search(pick),
-        name=name,
-        example=f"{name}:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
-        load=lambda values: [load_seq2seq(values[step]) for step in ("forward", "back")],
-        batch=True,
-        **fields,
-    )
+    load = lambda values: [load_seq2seq(values[step]) for step in ("forward", "back")]  # noqa: E731
+    return augmentation(load=load, batch=True, **fields)
 
 
 @_pair(
-    "diverse-paraphrase",
-    "diverse",
+    name="diverse-paraphrase",
     description="Translated into another language and back, the result that is least like the sentence.",
 )
-@_pair("back-translation", "best")
+@_pair()
 def back_translation(
     sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, **search: Any
 ) -> list[str | None]:
@@ -92,11 +65,6 @@ def back_translation(
 
 
 @augmentation(
-    _model("model", "the model of many languages", MULTILINGUAL),
-    Parameter("source", "en", "code of the sentences' language, as the model writes it"),
-    Parameter("pivot", "de", "code of the language between"),
-    *_search("best"),
-    example="multilingual-back-translation:model=facebook/m2m100_418M:pivot=fr",
     load=lambda values: [
         _language_id(load_seq2seq(values["model"]).tokenizer, values[code]) for code in ("source", "pivot")
     ],
@@ -119,13 +87,7 @@ def multilingual_back_translation(
     return _rewritten(sentences, draws, Search(**search), steps)
 
 
-@augmentation(
-    _model("model", "the model of the formal style", FORMAL),
-    *_search("different"),
-    example="casual-to-formal:model=prithivida/informal_to_formal_styletransfer",
-    load=lambda values: load_seq2seq(values["model"]),
-    batch=True,
-)
+@augmentation(load=lambda values: load_seq2seq(values["model"]), batch=True)
 def casual_to_formal(
     sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, **search: Any
 ) -> list[str | None]:

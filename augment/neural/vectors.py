@@ -14,14 +14,13 @@ from typing import TextIO
 
 import numpy as np
 
-from augment.core.entry import Parameter, augmentation
+from augment.core.entry import augmentation
 from augment.core.errors import AugmentationError
-from augment.neural.masked import ACTIONS, plain_words
+from augment.neural.masked import plain_words
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import like, named_words, rewrite
 
-VARIABLE = "CLEAR_WORD_VECTORS"
 _KNOWN_NEIGHBOURS = 1 << 15  # words whose neighbours are kept: 17 MB at 100 of them
 _MARKS = ".,;:!?…\"'“”‘’()[]"
 # Neighbours of these have another function in the sentence: near "the" are "of" and "in".
@@ -100,15 +99,7 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
     return list(words.values()), matrix[: len(words)]
 
 
-@augmentation(
-    Parameter("path", "", "word vectors in GloVe's or word2vec's text format", variable=VARIABLE),
-    Parameter("rate", 0.3, "share of the words, rounded up", 0, 1),
-    Parameter("action", "substitute", "substitute, insert, or either by sentence", choices=ACTIONS),
-    Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
-    Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
-    example="random-word-embedding:path=glove.6B.50d.txt",
-    load=lambda values: word_vectors(values["path"], values["limit"]),
-)
+@augmentation(load=lambda values: word_vectors(values["path"], values["limit"]))
 def random_word_embedding(
     sentence: ParsedSentence, draws: Draws, path: str, rate: float = 0.3, action: str = "substitute",
     top_k: int = 100, limit: int = 100_000,

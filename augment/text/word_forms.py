@@ -21,18 +21,12 @@ _VOWEL_LETTERS = frozenset("AEFHILMNORSX")  # their names start with a vowel: an
 # a UK, a UNESCO
 _SPELLED_U = frozenset({"UK", "UN", "US", "UEFA", "UNESCO", "UNICEF", "UNHCR", "URL", "USB", "UTC", "UV"})
 _SILENT_H = ("heir", "honest", "honor", "honour", "hour")
-_Y_OR_W = (  # written with a vowel, spoken with a consonant
-    "eu", "ewe", "once", "one", "oui", "ouija", "ubiquit", "ufo", "ugand", "ukrain", "ukulele", "uni",
-    "unanim", "ura", "use",
-    "usa", "usu", "utah", "uten", "uter", "util", "utop",
-)  # fmt: skip
 _NOT_Y = ("unid", "unim", "unin", "unint", "unif", "unic", "uninh")
 _REALLY_Y = ("uniform", "unify", "unifi", "unicorn", "unicycl", "unicamer", "unidirect", "unicell", "unicode")
 _CLOSED_CLASSES = frozenset({"DET", "ADP", "SCONJ", "CCONJ", "ADV", "AUX", "PART", "PRON", "INTJ"})
 
 
 def word_set(words: str) -> frozenset[str]:
-    """Return the words of a string."""
     return frozenset(words.split())
 
 
@@ -81,6 +75,7 @@ def names_in(
 
 
 _FUNCTION_WORDS = named_words("word_forms.function_words")
+_Y_OR_W = tuple(named_words("word_forms.y_or_w"))  # written with a vowel, spoken with a consonant
 # Words made from names: endings, common words with these endings, and other such words.
 _PEOPLE = re.compile(r"(?:.ian|.ean|.ese)$")
 _COMMON = re.compile(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.entry import Parameter, augmentation
+from augment.core.entry import augmentation
 from augment.core.errors import AugmentationError
 from augment.core.keys import bits_per_sequence, derive, mix, token_bits, uniform_per_sequence
 from augment.core.ragged import Ragged, offsets_of, segment_indices
@@ -29,7 +29,6 @@ def _unless(fits: Callable[[dict[str, Any]], bool], problem: str) -> Callable[[d
     return lambda values: None if fits(values) else problem.format(**values)
 
 
-@augmentation(Parameter("rate", 0.7, "share of the tokens deleted, exact per sequence", 0, 1))
 def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.7) -> Ragged:
     """Replace round(rate * n) of n content tokens by [DEL] and join runs of [DEL] (CLEAR).
 
@@ -47,8 +46,6 @@ def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: f
 
 
 @augmentation(
-    Parameter("spans", 5, "spans deleted", 1, 64),
-    Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.999),
     check=_unless(
         lambda v: v["spans"] * v["rate"] < 1, "{spans} spans leave nothing; spans * rate must be below 1"
     ),
@@ -86,8 +83,6 @@ def del_span(
 
 
 @augmentation(
-    Parameter("pairs", 5, "pairs of spans swapped", 1, 32),
-    Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.5),
     check=_unless(
         lambda v: 2 * v["pairs"] * v["rate"] <= 1,
         "2 * {pairs} spans do not fit; 2 * pairs * rate must not exceed 1",
@@ -135,7 +130,6 @@ def reorder(
     return Ragged(gather(batch.ids, source, taken)[0], batch.offsets)
 
 
-@augmentation(Parameter("rate", 0.3, "share of the tokens replaced, if as many have a synonym", 0, 1))
 def subs(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3
 ) -> Ragged:
@@ -170,7 +164,6 @@ def subs(
     )
 
 
-@augmentation(Parameter("rate", 0.32, "most tokens repeated, as a share of the sequence (dup_rate)", 0, 1))
 def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
     """Write some random content tokens twice (ESimCSE, Wu et al. 2022, section 3.1).
 
@@ -190,11 +183,6 @@ def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
 
 
 @augmentation(
-    Parameter("rate", 0.9, "share of the tokens kept; the largest, if min_rate is given", 0, 1),
-    Parameter(
-        "min_rate", 1.0, "below 1: the smallest share, drawn evenly up to rate by sequence and view", 0, 1
-    ),
-    example="crop:rate=1:min_rate=0.5",
     check=_unless(
         lambda v: not v["rate"] < v["min_rate"] < 1, "min_rate={min_rate:g} is above rate={rate:g}"
     ),
@@ -217,11 +205,6 @@ def crop(
 
 
 @augmentation(
-    Parameter("min_length", 32, "fewest tokens; a shorter sequence is kept whole", 1, 65536),
-    Parameter("max_length", 512, "most tokens", 1, 65536),
-    Parameter("alpha", 4, "of the Beta distribution of the length between the two", 1, 64),
-    Parameter("beta", 2, "of the same; alpha above beta: rather long spans", 1, 64),
-    example="span:max_length=128:alpha=2:beta=4",
     check=_unless(
         lambda v: v["min_length"] <= v["max_length"],
         "min_length={min_length} is above max_length={max_length}",
@@ -259,7 +242,6 @@ def span(
     return keep_run(batch, (place * (sizes - kept + 1)).astype(np.int64), kept)
 
 
-@augmentation(Parameter("rate", 0.1, "share of the words deleted, rounded up", 0, 1))
 def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.1) -> Ragged:
     """Delete ceil(rate * w) of the w words of a sequence (VaSCL, Zhang et al. 2022, section 4.4, WDel).
 
@@ -275,7 +257,6 @@ def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
     return Ragged(batch.ids.take(kept), np.searchsorted(kept, batch.offsets).astype(np.int64))
 
 
-@augmentation(Parameter("rate", 0.15, "share of the tokens masked, exact per sequence", 0, 1))
 def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.15) -> Ragged:
     """Replace round(rate * n) of n content tokens by [MASK] (SDA's comparison, Zhu et al. 2022, Table 8).
 
@@ -291,7 +272,6 @@ def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float
     return Ragged(ids, batch.offsets)
 
 
-@augmentation(Parameter("rate", 0.3, "most marks put in, as a share of the words", 0, 1))
 def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.3) -> Ragged:
     """Insert random marks out of . , ! ? ; : before random words, one a word (AEDA, Karimi et al. 2021).
 

@@ -108,9 +108,12 @@ class KeptVectors:
                 found[pooling].update(zip(chunk, block, strict=True))
             if time.monotonic() - printed > SECONDS_BETWEEN_LINES:
                 printed = time.monotonic()
-                _print(f"{start + len(chunk):,} of {len(missing):,} texts encoded")
+                print(
+                    f"{start + len(chunk):,} of {len(missing):,} texts encoded", file=sys.stderr, flush=True
+                )
         counts = f"{len(text_of) - len(missing):,} kept from before, {len(missing):,} encoded"
-        _print(f"vectors of {len(text_of):,} texts: {counts} in {format_seconds(time.monotonic() - started)}")
+        said = f"vectors of {len(text_of):,} texts: {counts} in {format_seconds(time.monotonic() - started)}"
+        print(said, file=sys.stderr, flush=True)
         return {pooling: np.stack([found[pooling][digest] for digest in order]) for pooling in poolings}
 
     def _read(self, pooling: str, wanted: Collection[bytes]) -> dict[bytes, np.ndarray]:
@@ -182,10 +185,6 @@ def remove_oldest(root: Path, most_bytes: int) -> int:
         remove_file(path)
         total, removed = total - size, removed + 1
     return removed
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _digest(text: str) -> bytes:

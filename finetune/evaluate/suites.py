@@ -38,7 +38,6 @@ _hub_fault = cache(hub_fault)
 
 
 def _geometry_files(measure: str, root: Path) -> list[Path]:
-    """Return the files that a measure of geometry reads."""
     if measure == "neighbourhood":
         return DATA_SETS["clustering/stackoverflow"].paths(root)
     if measure in ("sts", "augmentation"):

@@ -15,14 +15,7 @@ from augment.text.parsing import find_parser, parse_texts
 from finetune import clustering, nli_distance
 from finetune.encoders.models import EmbeddingModel
 from finetune.figures.drawing import histogram, to_png
-from finetune.geometry import plots
-from finetune.geometry.augmentations import (
-    AugmentedSentences,
-    compare,
-    default_specifications,
-    pair_distances,
-    unit,
-)
+from finetune.geometry import augmentations, plots
 from finetune.geometry.options import GeometryOptions
 from finetune.results import Evaluation
 from pretrain.benchmarks.files import data_root, evenly_spaced, read_sentences
@@ -97,7 +90,7 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
     if not above.any():
         raise UserError("no STS-B pair has a score above 4: the files are not STS-B's")
     vectors = model.encode(distinct)
-    points = torch.from_numpy(unit(vectors))
+    points = torch.from_numpy(augmentations.unit(vectors))
     sides = (points[[place[s] for s in np.array(side)[above]]] for side in (first, second))
     close = {"alignment": monitors.alignment(*sides).item()}
     evaluation.add("alignment", "alignment", close, pairs=int(above.sum()))
@@ -114,7 +107,7 @@ def neighbourhood(vectors: np.ndarray, classes: np.ndarray, top: Sequence[int]) 
     """Return VaSCL's figure 2a by 1 - cosine: mean purity of and distance to the K nearest."""
     from sklearn.neighbors import NearestNeighbors
 
-    index = NearestNeighbors(n_neighbors=top[-1], algorithm="brute").fit(unit(vectors))
+    index = NearestNeighbors(n_neighbors=top[-1], algorithm="brute").fit(augmentations.unit(vectors))
     distances, found = index.kneighbors()  # of a point itself none
     counts = np.arange(1, top[-1] + 1) * len(found)
     purity = (classes[found] == classes[:, None]).sum(0).cumsum() / counts
@@ -152,7 +145,7 @@ def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: E
     """Measure the distances to premises; the headline is how often (%) entailment is nearer."""
     triplets, file = data
     premises, entailed, contradicting = (model.encode(side) for side in zip(*triplets))
-    near, far = (pair_distances(premises, side) for side in (entailed, contradicting))
+    near, far = (augmentations.pair_distances(premises, side) for side in (entailed, contradicting))
     ratios = near[far > 0] / far[far > 0]
     scores = {
         "cosine_entailment_nearer": 100 * float((near < far).mean()),
@@ -190,8 +183,10 @@ def read_augmentation(options: GeometryOptions) -> Augmentable:
 def measure_augmentations(model: EmbeddingModel, data: Augmentable, evaluation: Evaluation) -> None:
     """Measure every augmentation; one that cannot be had here is an error if it was named, else a note."""
     sentences, source, parses, options = data
-    augmented = AugmentedSentences(model, sentences, options.seed, parses, synonyms=options.synonyms)
-    for specification in options.augmentations or default_specifications():
+    augmented = augmentations.AugmentedSentences(
+        model, sentences, options.seed, parses, synonyms=options.synonyms
+    )
+    for specification in options.augmentations or augmentations.default_specifications():
         try:
             view = augmented.view(specification)
         except AugmentationError as error:
@@ -201,7 +196,7 @@ def measure_augmentations(model: EmbeddingModel, data: Augmentable, evaluation: 
             evaluation.notes.append(f"without {specification}: {error}")
             continue
         print(f"{model.name}: augmentation {view.name}", file=sys.stderr, flush=True)
-        scores, count = compare(augmented, view), int(view.changed.sum())
+        scores, count = augmentations.compare(augmented, view), int(view.changed.sum())
         if "cosine" not in scores:
             evaluation.notes.append(f"{view.name} changes {count} of {len(sentences)} sentences: too few")
         metric = "cosine" if "cosine" in scores else "changed"

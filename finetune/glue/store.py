@@ -15,15 +15,6 @@ import torch
 from finetune.answers import Answers, examples_digest, from_text, scores_of
 from finetune.glue.runs import MAX_LENGTH, GlueOptions, GlueRun, choose
 from finetune.tuning import finetuning
-from finetune.tuning.finetuning import (
-    REGRESSION,
-    Classifier,
-    Execution,
-    FineTuning,
-    build_classifier,
-    choose_precision,
-    logits_of,
-)
 from finetune.tuning.labelled import Encoded, PretrainedEncoder, encode_examples
 from finetune.tuning.recipe import Recipe
 from finetune.tuning.tasks import TASKS, GlueData, LabelledExamples
@@ -46,7 +37,9 @@ class RunStore:
         folder: Path,
         stop_code: Callable[[], int] = lambda: 0,
     ):
-        self.options = options.model_copy(update={"precision": choose_precision(options.precision)})
+        self.options = options.model_copy(
+            update={"precision": finetuning.choose_precision(options.precision)}
+        )
         self.source, self.folder, self.stop_code = source, folder, stop_code
         self.data = {name: task.limited(options.max_train) for name, task in data.items()}
         self.runs = options.runs(list(data))
@@ -109,7 +102,7 @@ class RunStore:
             predictions = {}
             for name, examples in tests.items():
                 rows = self._encode(name.split("/")[0], examples)
-                logits = logits_of(model, rows, self.options.token_budget, self.options.precision)
+                logits = finetuning.logits_of(model, rows, self.options.token_budget, self.options.precision)
                 digest = self._digest(*name.split("/"))
                 predictions[name] = {"rows": digest, "logits": torch.from_numpy(logits)}
             finetuning.write_tensors(self._path(run, ".predictions"), predictions)
@@ -117,20 +110,20 @@ class RunStore:
         what = f"{content['best']['value']:.2f} after epoch {content['best']['epoch']:g}"
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
 
-    def _train(self, run: GlueRun) -> tuple[Classifier, dict[str, Any]]:
+    def _train(self, run: GlueRun) -> tuple[finetuning.Classifier, dict[str, Any]]:
         """Return (the model, at its best epoch if it predicts; the run's figures to write)."""
         sets, options = self._sets(run.task), self.options
         dev = [split for split in TASKS[run.task].dev_splits() if split in sets]
-        outputs = len(TASKS[run.task].labels) or REGRESSION
-        training = FineTuning(
-            build_classifier(self.source, outputs, Recipe.dropout, run.seed),
+        outputs = len(TASKS[run.task].labels) or finetuning.REGRESSION
+        training = finetuning.FineTuning(
+            finetuning.build_classifier(self.source, outputs, Recipe.dropout, run.seed),
             sets["train"],
             Recipe(run.lr, run.batch_size, options.epochs, run.warmup),
             run.seed,
             lambda logits: _dev_scores(
                 run.task, {split: (logits(sets[split]), sets[split].known_targets) for split in dev}
             ),
-            Execution(
+            finetuning.Execution(
                 options.precision,
                 options.token_budget,
                 finetuning.checkpoint_of(self._path(run, ".json")),
@@ -179,7 +172,6 @@ class RunStore:
         return self.folder / f"{run.task}-lr{run.lr:g}-batch{run.batch_size}-seed{run.seed}-{digest}{ending}"
 
     def _digest(self, task: str, split: str) -> str:
-        """Return the digest of a split's rows."""
         if (task, split) not in self._digests:
             rows = self.data[task].splits[split]
             self._digests[task, split] = examples_digest(rows.first, rows.second, rows.targets)

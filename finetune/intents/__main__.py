@@ -90,11 +90,9 @@ EVALUATION = Frozen(
     read,
     score,
     pooling=("mean", "VaSCL's"),
+    about="Classify intents from 5, 10 and 20 examples: a linear layer on frozen vectors, five fixed splits.",
 )
-main = command(
-    EVALUATION,
-    "Classify intents from 5, 10 and 20 examples: a linear layer on frozen vectors, five fixed splits.",
-)
+main = command(EVALUATION)
 
 if __name__ == "__main__":
     cli.run(main)

@@ -32,7 +32,6 @@ class Intents:
 
 
 def read(name: str, data: str | Path | None = None) -> Intents:
-    """Read a set of SETS."""
     if name == "BANKING77":
         paths = [find(data, "intents", name, f"{part}.csv") for part in ("train", "test")]
         cells = ((path, csv_columns(path, "text", "category")) for path in paths)

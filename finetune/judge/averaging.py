@@ -6,8 +6,6 @@ are good ones: they may have most of what is gained, and have forgotten less.
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,7 +14,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModel
 
 from augment.core.pretrained import pretrained, pretrained_model
 from finetune.encoders.source import cached_folder
-from pretrain.common.files import copy_tree, discard, put_in_place, remove_file, replace_durably, to_json
+from pretrain.common.files import copy_tree, filled_folder, remove_file, replace_durably, to_json
 from pretrain.export.folder import MARK
 from pretrain.export.sums import CARD, SUMS, WEIGHTS, write_sums
 
@@ -44,7 +42,8 @@ def average(start: str, adapted: Path, alpha: float, out: Path) -> Path:
         if own.shape != tensor.shape:  # tokens that were added have rows behind the start's
             rows = torch.cat([rows, tensor[len(own) :].float()])
         weights[name] = torch.lerp(rows, tensor.float(), alpha).to(tensor.dtype).contiguous()
-    with _copy(adapted, out) as hidden:
+    with filled_folder(out) as hidden:
+        copy_tree(adapted, hidden)
         save_file(weights, hidden / WEIGHTS, metadata={"format": "pt"})
         shutil.copymode(hidden / "config.json", hidden / WEIGHTS)  # safetensors writes for the owner alone
         if alpha < 1 and (card := hidden / CARD).is_file():
@@ -65,23 +64,12 @@ def keep_start(start: str, adapted: Path, out: Path) -> Path:
     folder = Path(start) if Path(start).is_dir() else cached_folder(start)
     if folder is None or not all((folder / name).is_file() for name in ("modules.json", WEIGHTS)):
         return average(start, adapted, 0.0, out)
-    with _copy(folder, out) as hidden:
+    with filled_folder(out) as hidden:
+        copy_tree(folder, hidden)
         shutil.copymode(hidden / "config.json", hidden / WEIGHTS)
         if (hidden / MARK).is_file():
             _mark(hidden, start, 0.0)
     return out
-
-
-@contextmanager
-def _copy(source: Path, out: Path) -> Iterator[Path]:
-    """Give a copy of a folder to change, which then takes the place of `out`."""
-    hidden = out.with_name(f".{out.name}.new")
-    copy_tree(source, hidden)
-    try:
-        yield hidden
-        put_in_place(hidden, out)
-    finally:
-        discard(hidden)
 
 
 def _mark(folder: Path, start: str, alpha: float) -> None:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from finetune.compare import example_differences
+from finetune.encoders.kept_vectors import digest_of
 from finetune.encoders.models import EmbeddingModel
-from finetune.encoders.source import cached_folder
+from finetune.encoders.source import ModelSource, cached_folder
 from finetune.judge import bm25
 from finetune.judge.averaging import ALPHAS, average, keep_start
 from finetune.judge.costs import cost_lines, costs_of
@@ -120,7 +121,8 @@ class Judge:
             if folder != trained:
                 discard(folder)
         dev = {share: float(one["dev"][0].mean()) for share, one in scored.items()}
-        alpha, forgetful = choose(dev, self._similar()), choose(dev, {})
+        similar = {float(one): of.tasks[self.general.name].value for one, of in self.similarity.items()}
+        alpha, forgetful = choose(dev, similar), choose(dev, {})
         self.scores[ADAPTED] = scored[1.0]
         name, other = _row(alpha), _row(forgetful)
         self.scores |= {name: scored[alpha], other: scored[forgetful]}
@@ -166,9 +168,6 @@ class Judge:
         add_figures(self.general, self.general.embed(model.encode, model.encode, model.encode), found)
         return found
 
-    def _similar(self) -> dict[float, float]:
-        return {float(name): one.tasks[self.general.name].value for name, one in self.similarity.items()}
-
     def _similarities(self) -> dict[str, dict[str, Any]]:
         """Return alpha -> the general test, and its difference to the start's, as JSON."""
         if "0" not in self.similarity:
@@ -178,15 +177,9 @@ class Judge:
 
 
 def fingerprint(source: str, pooling: str) -> str:
-    """Return what an encoder's vectors follow from, as a sha256: weights, tokenizer, prompts, pooling.
-
-    Args:
-        source: a folder, or a name of the hub, whose cache names folders by their content.
-    """
-    patterns = ("*.safetensors", "*.json", "[0-9]_*/*.safetensors", "[0-9]_*/*.json")
-    files = sorted(path for pattern in patterns for path in Path(source).glob(pattern))
-    parts = [pooling, *map(sha256_of, files)] if files else [str(cached_folder(source)), pooling]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    """Return what the vectors of an encoder, a folder or a name of the hub, follow from, as a sha256."""
+    contents = digest_of(ModelSource(source, source))
+    return hashlib.sha256(f"{contents}\n{pooling}".encode()).hexdigest()
 
 
 def _row(alpha: float) -> str:
@@ -221,10 +214,11 @@ def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:
         )
     if not path.is_file() or not (best / WEIGHTS).is_file():
         return None
-    report = json.loads(path.read_text("utf-8"))
-    return (
-        report if report["weights"] == [sha256_of(folder / WEIGHTS) for folder in (trained, best)] else None
+    report, weights = (
+        json.loads(path.read_text("utf-8")),
+        [sha256_of(one / WEIGHTS) for one in (trained, best)],
     )
+    return report if report["weights"] == weights else None
 
 
 def report_lines(report: Mapping[str, Any]) -> list[str]:

@@ -26,18 +26,8 @@ from finetune.judge.bm25 import words_of
 from finetune.judge.parts import groups, joined, part_size, without_neighbours
 from finetune.nanobeir import FOLDER
 from pretrain.benchmarks.files import json_objects
+from pretrain.common import files
 from pretrain.common.errors import UserError
-from pretrain.common.files import (
-    abandon,
-    create,
-    discard,
-    make_folder,
-    put_in_place,
-    remove_tree,
-    sha256_of,
-    sync,
-    write_durably,
-)
 from pretrain.config.data import Source
 from pretrain.prepare.sources.markup import Pair
 from pretrain.prepare.sources.planning import files_at, kind_of, plan_tasks
@@ -123,10 +113,7 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
             "sentences have nothing that belongs to them"
         )
     passages, relevant, of_documents = chosen[kind]
-    hidden = folder.with_name(f".{folder.name}.tmp")
-    remove_tree(hidden)
-    try:
-        make_folder(hidden)
+    with files.filled_folder(folder) as hidden:
         for half, queries in zip(HALVES, _halves(of_documents)):
             some = {query: relevant[query] for query in queries}
             _write_set(hidden / FOLDER / half, passages, some, of_documents)
@@ -140,10 +127,7 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
         counts |= {"documents": total, "passages": len(passages), "queries": len(relevant)}
         shown = [[query, passages[rows[0]]] for query, rows in list(relevant.items())[:3]]
         made = RetrievalTest(settings, kind, found, counts, shown, size)
-        write_durably(hidden / _ABOUT, json.dumps(asdict(made), ensure_ascii=False, indent=1).encode())
-        put_in_place(hidden, folder)
-    finally:
-        discard(hidden)
+        files.write_durably(hidden / _ABOUT, json.dumps(asdict(made), ensure_ascii=False, indent=1).encode())
     return made
 
 
@@ -157,14 +141,12 @@ def make_sets(text: Path, folder: Path, kinds: Sequence[str], seed: int = 0) -> 
         return
     sources = [Source(source=str(text))]
     documents, _ = _hold_out(plan_tasks(sources, structure=True), sources, 0, seed)
-    hidden = folder.with_name(f".{folder.name}.tmp")
-    remove_tree(hidden)
-    for kind in kinds:
-        passages, relevant, of_documents = _choose(_pairs_of(documents, kind), seed)
-        if len(relevant) < FEWEST:
-            raise UserError(f"{text} gives {len(relevant)} queries of kind {kind}; a set needs {FEWEST}")
-        _write_set(hidden / FOLDER / kind, passages, relevant, of_documents)
-    put_in_place(hidden, folder)
+    with files.filled_folder(folder) as hidden:
+        for kind in kinds:
+            passages, relevant, of_documents = _choose(_pairs_of(documents, kind), seed)
+            if len(relevant) < FEWEST:
+                raise UserError(f"{text} gives {len(relevant)} queries of kind {kind}; a set needs {FEWEST}")
+            _write_set(hidden / FOLDER / kind, passages, relevant, of_documents)
 
 
 def contents_of(sources: Sequence[Source], outside: Path) -> dict[str, str]:
@@ -174,7 +156,7 @@ def contents_of(sources: Sequence[Source], outside: Path) -> dict[str, str]:
         for file in files_at(path):
             is_text = not path.is_dir() or kind_of(file.name, True) or file.suffix == ".arrow"
             if is_text and not file.resolve().is_relative_to(outside.resolve()):
-                found[str(file)] = sha256_of(file)
+                found[str(file)] = files.sha256_of(file)
     return found
 
 
@@ -327,7 +309,7 @@ def _write_set(
     folder: Path, passages: Sequence[str], relevant: dict[str, list[int]], of_documents: dict[str, int]
 ) -> None:
     """Write a set as `finetune.nanobeir` reads it, with the document of each query."""
-    make_folder(folder)
+    files.make_folder(folder)
     numbers = {query: f"q{number:05d}" for number, query in enumerate(relevant)}
     parts: dict[str, list[dict[str, Any]]] = {
         "corpus": [{"_id": f"p{row:05d}", "text": text} for row, text in enumerate(passages)],
@@ -341,7 +323,7 @@ def _write_set(
         ],
     }
     for name, rows in parts.items():
-        write_durably(folder / f"{name}.jsonl", b"".join(map(_line, rows)))
+        files.write_durably(folder / f"{name}.jsonl", b"".join(map(_line, rows)))
 
 
 def documents_of(folder: Path) -> np.ndarray:
@@ -370,7 +352,7 @@ def _write_training(
     """
     counts: Counter[str] = Counter(heldout=0, copies=0, neighbours=0, training=0)
     for number in dict.fromkeys(task.source for task in tasks):
-        file = create(folder / _TRAIN.format(number))
+        file = files.create(folder / _TRAIN.format(number))
         try:
             of_source = [task for task in tasks if task.source == number]
             for _, parts in groups(of_source, sources, size, Faults()):
@@ -386,9 +368,9 @@ def _write_training(
                     counts[place] += 1
                     if place == "training":
                         file.writelines(map(_line, _rows(joined(part), own, kind)))
-            sync(file)
+            files.sync(file)
         finally:
-            abandon(file)
+            files.abandon(file)
     return dict(counts)
 
 

@@ -52,7 +52,6 @@ class Halves:
         return {half: _scored(rank(queries[half], passages), self.sets[half]) for half in halves}
 
     def of_words(self) -> Scores:
-        """Score BM25."""
         return {half: _scored(bm25.rank(one.queries, one.documents), one) for half, one in self.sets.items()}
 
 
@@ -89,21 +88,19 @@ def verdict(difference: Interval) -> Verdict:
     return "better" if difference.mean > 0 else "worse"
 
 
-def rows_of(
-    scores: Mapping[str, Scores], documents: np.ndarray, half: str = "test"
-) -> dict[str, dict[str, Any]]:
+def rows_of(scores: Mapping[str, Scores], documents: np.ndarray) -> dict[str, dict[str, Any]]:
     """Return row -> metric -> {"value", "low", "high"}, and of its first metric the differences, as JSON.
 
-    scores: row -> its scores, the start among them. documents: of each query of that half.
+    scores: row -> its scores, the start among them. documents: of each query of the half `test`.
     """
     rows: dict[str, dict[str, Any]] = {}
     for name, of_row in scores.items():
         figures = {
-            metric: plain(mean_interval(of_row[half][number], documents))
+            metric: plain(mean_interval(of_row["test"][number], documents))
             for number, metric in enumerate(METRICS)
         }
         against = {
-            other: plain(mean_interval(of_row[half][0] - scores[other][half][0], documents))
+            other: plain(mean_interval(of_row["test"][0] - scores[other]["test"][0], documents))
             for other in (START, BM25)
             if other in scores and other != name
         }

@@ -1,12 +1,13 @@
 """Run SentEval (Conneau and Kiela 2018) for any encoder: the same numbers, in a fraction of the time."""
 
 import sys
+from functools import partial
 from typing import Literal
 
-from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.encoders.models import open_model
 from finetune.flags import Model
 from finetune.frozen import FrozenFlags
-from finetune.results import Evaluation, run_and_write
+from finetune.results import run_and_write
 from pretrain.common import cli
 
 
@@ -36,13 +37,9 @@ def main(
         print(f"note: {remark}", file=sys.stderr)
     read = read_tasks(chosen, flags.eval_data)  # before the model: a missing file should not cost the loading
 
-    def with_remarks(opened: EmbeddingModel) -> Evaluation:
-        result = evaluate(opened, read, protocol, setting, seed)
-        result.notes += remarks
-        return result
-
     opened = open_model(model, flags.pooling, precision=flags.precision)
-    return run_and_write(opened, flags.out, with_remarks, add_averages)
+    work = partial(evaluate, data=read, protocol=protocol, setting=setting, seed=seed, remarks=remarks)
+    return run_and_write(opened, flags.out, work, add_averages)
 
 
 if __name__ == "__main__":

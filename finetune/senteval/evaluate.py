@@ -22,31 +22,18 @@ from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvalua
 from pretrain.benchmarks.sts_tasks import TASKS as STS_TASKS
 from pretrain.common.errors import UserError
 
-
-@dataclass(frozen=True)
-class Protocol:
-    """Which number is the headline of the similarity tasks, and how supervised relatedness stops."""
-
-    sts_headline: str
-    early_stop: str
-    tasks: tuple[str, ...]
-    """What its papers print."""
-
-
-PROTOCOLS = {
-    # SBERT, SimCSE, VaSCL, AugCSE, DiffCSE, SDA, V-advCSE: Spearman over all pairs of a task at once
-    "simcse": Protocol("spearman_all", "spearman", (*SEVEN_TASKS, *TRANSFER)),
-    # SentEval's own paper: Pearson, mean over a task's subsets
-    "senteval": Protocol(
-        "pearson_mean",
-        "pearson",
-        (*SEVEN_TASKS, "SICK-R-supervised", "STS-B-supervised", *TRANSFER, "SST5", "SICK-E"),
-    ),
+HEADLINES = {"simcse": "spearman_all", "senteval": "pearson_mean", "clear": "pearson_mean"}
+"""Protocol -> the headline of the similarity tasks: Spearman over all pairs of a task at once (SBERT, SimCSE,
+VaSCL, AugCSE, DiffCSE, SDA, V-advCSE), or Pearson, mean over a task's subsets (SentEval's own paper).
+Supervised relatedness stops by the same correlation."""
+_RELATEDNESS = ("SICK-R-supervised", "STS-B-supervised")
+PRINTED = {
+    "simcse": (*SEVEN_TASKS, *TRANSFER),
+    "senteval": (*SEVEN_TASKS, *_RELATEDNESS, *TRANSFER, "SST5", "SICK-E"),
     # CLEAR's SICK-R and STS-B are the supervised tasks: no other reading gives its RoBERTa baseline
-    "clear": Protocol(
-        "pearson_mean", "pearson", (*SEVEN_TASKS[:5], "SICK-R-supervised", "STS-B-supervised", *TRANSFER)
-    ),
+    "clear": (*SEVEN_TASKS[:5], *_RELATEDNESS, *TRANSFER),
 }
+"""Protocol -> the tasks that its papers print."""
 DEV_TASKS = ("STS-B-dev", "SICK-R-dev", *TRANSFER)
 
 
@@ -76,6 +63,7 @@ def evaluate(
     protocol: str = "simcse",
     setting: str = "test",
     seed: int = 1111,
+    remarks: Sequence[str] = (),
 ) -> Evaluation:
     """Evaluate on what `read_tasks` read; setting: "test", or "dev", whose accuracy is then the headline."""
     similarity = [task for task in data.tasks if task not in TASKS]
@@ -88,29 +76,30 @@ def evaluate(
     vectors = _Vectors(model.encode(list(index)), index)
     print(f"{len(index):,} distinct sentences encoded in {time.monotonic() - started:.0f} s", file=sys.stderr)
     fits = SETTINGS[setting].with_classifier(seed=seed)
-    name = "senteval" if setting == "test" else "senteval-dev"
-    result = Evaluation.of(name, model, f"{protocol}, {setting} setting, seed {seed}")
+    on_dev = setting == "dev"
+    result = Evaluation.of(
+        "senteval-dev" if on_dev else "senteval", model, f"{protocol}, {setting} setting, seed {seed}"
+    )
     lookup = lambda some: vectors.table[vectors.rows(some)]  # noqa: E731
     scores = data.sts.evaluate(lookup, similarity) if similarity else {}
     for number, task in enumerate(data.tasks, 1):
         started = time.monotonic()
         if task in TASKS:
             examples = data.examples[task]
-            result.tasks[task] = _supervised(
-                task, examples, vectors, fits, PROTOCOLS[protocol], setting == "dev"
-            )
+            result.tasks[task] = _supervised(task, examples, vectors, fits, HEADLINES[protocol], on_dev)
             for split_name, published in TASKS[task].data.rows.items():
                 rows = len(data.examples[task].splits[split_name])
                 result.expect_size(f"{task} {split_name}", "examples", rows, published)
         else:
             figures = {key: value for key, value in scores[task].items() if isinstance(value, float)}
             details = {"subsets": scores[task]["subsets"], "pairs": scores[task]["pairs"]}
-            result.add(task, PROTOCOLS[protocol].sts_headline, figures, **details)
+            result.add(task, HEADLINES[protocol], figures, **details)
             result.expect_size(task, "pairs", scores[task]["pairs"], OFFICIAL_PAIRS[task])
         figure = f"{result.tasks[task].metric} {result.tasks[task].value:.2f}"
         said = f"[{number}/{len(data.tasks)}] {task}: {figure} ({time.monotonic() - started:.1f} s)"
         print(said, file=sys.stderr, flush=True)
     add_averages(result)
+    result.notes += remarks
     return result
 
 
@@ -147,7 +136,7 @@ class _Vectors:
 
 
 def _supervised(
-    name: str, examples: TaskSplits, vectors: _Vectors, setting: Setting, protocol: Protocol, on_dev: bool
+    name: str, examples: TaskSplits, vectors: _Vectors, setting: Setting, headline: str, on_dev: bool
 ) -> TaskResult:
     """Evaluate a supervised task by its scheme."""
     scheme, classes, figures = TASKS[name].scheme, examples.classes, dict[str, float]()
@@ -157,9 +146,9 @@ def _supervised(
     features: Any = vectors.features(parts, scheme == "snli")
     details = {}
     if scheme == "relatedness":
-        seed, early_stop = setting.classifier.seed, protocol.early_stop
-        figures, predictions = relatedness(features, labels, sizes, seed, early_stop)
-        metric, dev_metric = protocol.sts_headline.split("_")[0], f"dev_{early_stop}"
+        metric = headline.split("_")[0]
+        figures, predictions = relatedness(features, labels, sizes, setting.classifier.seed, metric)
+        dev_metric = f"dev_{metric}"
     else:
         if scheme == "nested":
             accuracy = nested(features, labels, classes, setting)
@@ -186,7 +175,7 @@ def choose_tasks(
 ) -> tuple[list[str], list[str]]:
     """Return tasks of names and groups ("": the protocol's), remarks on absent ones; named ones raise."""
     groups = {
-        "": DEV_TASKS if setting == "dev" else PROTOCOLS[protocol].tasks,
+        "": DEV_TASKS if setting == "dev" else PRINTED[protocol],
         "all": (*STS_TASKS, *TASKS),
         "sts": SEVEN_TASKS,
         "transfer": TRANSFER,

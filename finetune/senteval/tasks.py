@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from pretrain.benchmarks.files import DATA_SETS, DataSet, data_root, known_name, lines, require
 from pretrain.common.errors import UserError
-
-TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
-ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
-SNLI_CLASSES = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 
 @dataclass(frozen=True)
@@ -45,18 +42,67 @@ class TaskSplits:
 
 @dataclass(frozen=True)
 class SentEvalTask:
-    """A task: how it is evaluated, and by what its files are read."""
+    """A task, as tasks.yaml describes it."""
 
     name: str
     scheme: str
-    """nested, cross_validated, split (see `protocol`), snli (split, no regularisation) or relatedness."""
-    read: Callable[..., TaskSplits]
-    set_name: str = ""
-    """Of its data, where that is not SentEval/NAME."""
+    line: str = ""
+    cells: str = ""
+    labels: tuple[str, ...] = ()
+    expected: str = ""
+    header: bool = False
+    encoding: str = "utf-8"
+    data_name: str = ""
 
     @property
     def data(self) -> DataSet:
-        return DATA_SETS[self.set_name or f"SentEval/{self.name}"]
+        return DATA_SETS[self.data_name or f"SentEval/{self.name}"]
+
+    @property
+    def pattern(self) -> str:
+        cells = ("[^\t]*" if name == "." else rf"(?P<{name}>[^\t]*)" for name in self.cells.split())
+        return self.line or "\t".join(cells) + r"(?:\t.*)?"
+
+    def read(self, *paths: Path) -> TaskSplits:
+        """Read the files of all splits: of most tasks train, perhaps dev, and test, one example a line."""
+        if self.scheme == "nested":  # a file a class; the one that the official code calls positive first
+            both = [(line, 1 - n) for n, path in enumerate(paths) for line in lines(path, "latin-1")]
+            return TaskSplits({"all": _sorted(both, (0,))}, 2)
+        if self.scheme == "snli":
+            parts = {name: paths[3 * n : 3 * n + 3] for n, name in enumerate(("train", "dev", "test"))}
+            return TaskSplits({name: self._read_snli(*files) for name, files in parts.items()}, 3)
+        if not self.expected:
+            return _probing(*paths)
+        names = ("train", "dev", "test") if len(paths) == 3 else ("train", "test")
+        return TaskSplits(dict(zip(names, map(self._read_split, paths), strict=True)), len(self.labels))
+
+    def _read_split(self, path: Path) -> Split:
+        form, convert = re.compile(self.pattern), self.labels.index if self.labels else float
+        texts = [name for name in ("first", "second") if name in form.groupindex]
+        examples = []
+        for number, line in enumerate(lines(path, self.encoding), 1):
+            if self.header and number == 1:
+                continue
+            try:
+                if (found := form.fullmatch(line.strip())) is None:
+                    raise ValueError
+                examples.append((*(found[name] for name in texts), convert(found["label"])))
+            except ValueError:
+                raise _bad(path, number, self.expected) from None
+        return _sorted(examples, range(len(texts)))
+
+    def _read_snli(self, first: Path, second: Path, labels: Path) -> Split:
+        """Read one split of SNLI, from its three files."""
+        columns = [list(lines(first, "latin-1")), list(lines(second, "latin-1")), list(lines(labels))]
+        if len({len(column) for column in columns}) != 1:
+            counts = ", ".join(f"{len(column):,}" for column in columns)
+            raise UserError(f"{first}, {second} and {labels} have {counts} lines; they must have as many")
+        unknown = sorted(set(columns[2]) - set(self.labels))
+        if unknown:
+            raise UserError(f"{labels}: the label {unknown[0]!r} is none of {', '.join(self.labels)}")
+        # sorted by the label's name, as there
+        examples = zip(columns[0], columns[1], map(self.labels.index, columns[2]), strict=True)
+        return _sorted(examples, (1, 0), self.labels.__getitem__)
 
 
 def load(name: str, data: str | Path | None = None) -> TaskSplits:
@@ -87,104 +133,6 @@ def _bad(path: Path, number: int, expected: str) -> UserError:
     return UserError(f"{path}, line {number}: expected {expected}; the file is damaged or not SentEval's")
 
 
-def _binary(positive: Path, negative: Path) -> TaskSplits:
-    """Read one sentence a line, one file a class; the class that the official code calls positive first."""
-    examples = [
-        (line, label) for path, label in ((positive, 1), (negative, 0)) for line in lines(path, "latin-1")
-    ]
-    return TaskSplits({"all": _sorted(examples, (0,))}, 2)
-
-
-def _reader(
-    pattern: str,
-    label: Callable[[str], float],
-    expected: str,
-    classes: int,
-    header: bool = False,
-    encoding: str = "utf-8",
-) -> Callable[..., TaskSplits]:
-    """Return a reader of train, perhaps dev, and test, a file each, one example a line.
-
-    pattern: of a line, with the groups first, perhaps second, and label; label: what the last one says, or
-    KeyError, ValueError. expected: the pattern in words.
-    """
-    form = re.compile(pattern)
-    texts = [name for name in ("first", "second") if name in form.groupindex]
-
-    def read_split(path: Path) -> Split:
-        examples = []
-        for number, line in enumerate(lines(path, encoding), 1):
-            if header and number == 1:
-                continue
-            try:
-                if (found := form.fullmatch(line.strip())) is None:
-                    raise ValueError
-                examples.append((*found.group(*texts, "label")[:-1], label(found["label"])))
-            except (KeyError, ValueError):
-                raise _bad(path, number, expected) from None
-        return _sorted(examples, range(len(texts)))
-
-    def read(*paths: Path) -> TaskSplits:
-        names = ("train", "dev", "test") if len(paths) == 3 else ("train", "test")
-        return TaskSplits(dict(zip(names, map(read_split, paths), strict=True)), classes)
-
-    return read
-
-
-def _cells(names: str) -> str:
-    """Return the pattern of a line of cells between tabs, "." for one that is not read; more may follow."""
-    cells = "\t".join("[^\t]*" if name == "." else rf"(?P<{name}>[^\t]*)" for name in names.split())
-    return rf"{cells}(?:\t.*)?"
-
-
-def _sick(label: str, convert: Callable[[str], float]) -> Callable[..., TaskSplits]:
-    expected = "pair_ID, two sentences, relatedness, entailment"
-    return _reader(_cells(f". first second {label}"), convert, expected, 3, header=True)
-
-
-_mrpc = _reader(
-    _cells("label . . first second"),
-    ("0", "1").index,
-    "a label, two numbers and two sentences between tabs",
-    2,
-    header=True,
-)
-_trec = _reader(
-    "(?P<label>[^:]*):[^ ]* (?P<first>.+)",
-    TREC_CLASSES.index,
-    "CLASS:subclass question",
-    len(TREC_CLASSES),
-    encoding="latin-1",
-)
-_sst2 = _reader(r"(?P<first>[^\t]*)\t(?P<label>[^\t]*)", ("0", "1").index, "a sentence, a tab and 0 or 1", 2)
-_sst5 = _reader(
-    "(?P<label>[^ ]*) (?P<first>.*)", list("01234").index, "a class from 0 to 4 and a sentence", 5
-)
-_sts_benchmark = _reader(
-    _cells(". . . . label first second"), float, "seven columns: score fifth, sentences sixth and seventh", 5
-)
-
-
-def read_snli(first: Path, second: Path, labels: Path) -> Split:
-    """Read one split of SNLI, from its three files."""
-    columns = [list(lines(first, "latin-1")), list(lines(second, "latin-1")), list(lines(labels))]
-    if len({len(column) for column in columns}) != 1:
-        counts = ", ".join(f"{len(column):,}" for column in columns)
-        raise UserError(f"{first}, {second} and {labels} have {counts} lines; they must have as many")
-    unknown = sorted(set(columns[2]) - set(SNLI_CLASSES))
-    if unknown:
-        raise UserError(f"{labels}: the label {unknown[0]!r} is none of {', '.join(SNLI_CLASSES)}")
-    # sorted by the label's name, as there
-    examples = zip(columns[0], columns[1], (SNLI_CLASSES[label] for label in columns[2]), strict=True)
-    return _sorted(examples, (1, 0), lambda label: list(SNLI_CLASSES)[label])
-
-
-def _snli(*paths: Path) -> TaskSplits:
-    return TaskSplits(
-        {part: read_snli(*paths[3 * n : 3 * n + 3]) for n, part in enumerate(("train", "dev", "test"))}, 3
-    )
-
-
 def _probing(path: Path) -> TaskSplits:
     """Read `tr|va|te`, label, sentence between tabs; classes in the order of their sorted names."""
     found: dict[str, list[tuple[str, str]]] = {"tr": [], "va": [], "te": []}
@@ -207,17 +155,10 @@ def _probing(path: Path) -> TaskSplits:
 
 
 PROBING = tuple(one.name.removeprefix("probing/") for one in DATA_SETS.values() if one.group == "probing")
+_DESCRIBED = yaml.safe_load(Path(__file__).with_name("tasks.yaml").read_text("utf-8"))
 _TASKS = (
-    *(SentEvalTask(name, "nested", _binary) for name in ("MR", "CR", "SUBJ", "MPQA")),
-    SentEvalTask("SST2", "split", _sst2),
-    SentEvalTask("TREC", "cross_validated", _trec),
-    SentEvalTask("MRPC", "cross_validated", _mrpc),
-    SentEvalTask("SST5", "split", _sst5),
-    SentEvalTask("SICK-E", "split", _sick(". label", ENTAILMENT.__getitem__), "SentEval/SICK"),
-    SentEvalTask("SNLI", "snli", _snli),
-    SentEvalTask("SICK-R-supervised", "relatedness", _sick("label", float), "SentEval/SICK"),
-    SentEvalTask("STS-B-supervised", "relatedness", _sts_benchmark, "SentEval/STS-B"),
-    *(SentEvalTask(name, "split", _probing, f"probing/{name}") for name in PROBING),
+    *(SentEvalTask(name, **fields) for name, fields in _DESCRIBED.items()),
+    *(SentEvalTask(name, "split", data_name=f"probing/{name}") for name in PROBING),
 )
 TASKS: dict[str, SentEvalTask] = {task.name: task for task in _TASKS}
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")

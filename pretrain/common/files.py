@@ -94,6 +94,20 @@ def put_in_place(hidden: Path, folder: Path) -> None:
     discard(replaced)
 
 
+@contextlib.contextmanager
+def filled_folder(folder: Path) -> Iterator[Path]:
+    """Give a hidden folder to fill, which then takes the place of `folder`, whole or not at all."""
+    hidden = folder.with_name(f".{folder.name}.tmp")
+    _let_write(hidden)
+    remove_tree(hidden)
+    try:
+        make_folder(hidden)
+        yield hidden
+        put_in_place(hidden, folder)
+    finally:
+        discard(hidden)
+
+
 def recover(folder: Path) -> None:
     """Give back its name to a folder that `put_in_place` was replacing when it was killed."""
     if not folder.exists() and _replaced(folder).exists():
@@ -120,15 +134,9 @@ def exchange(first: Path, second: Path) -> None:
 
 def copy_tree(source: Path, folder: Path) -> None:
     """Copy a folder, in place of the one that is there; whole or not at all. Its owner may write the copy."""
-    hidden = folder.with_name(f".{folder.name}.tmp")
-    _let_write(hidden)
-    remove_tree(hidden)
-    try:
-        shutil.copytree(source, hidden)
+    with filled_folder(folder) as hidden:
+        shutil.copytree(source, hidden, dirs_exist_ok=True)
         _let_write(hidden)
-        put_in_place(hidden, folder)
-    finally:
-        discard(hidden)
 
 
 def _let_write(folder: Path) -> None:

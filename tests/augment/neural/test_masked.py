@@ -21,7 +21,7 @@ from transformers import (
 from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
 from augment.neural import masked
-from augment.neural.masked import VARIABLE, contextual
+from augment.neural.masked import contextual
 from augment.neural.models import DEVICE, load_masked_lm, on_device, padded_batches
 from augment.spec.build import build, build_texts
 from augment.spec.grammar import parse
@@ -29,6 +29,7 @@ from augment.text.draws import draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, without_parse
 
+VARIABLE = "CLEAR_MASKED_LM"
 WORDS = [*words_of("the a an old man sat by sea apple house red he saw paris i"), *"中国人"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SIZES = {

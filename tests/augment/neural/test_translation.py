@@ -18,9 +18,6 @@ from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
 from augment.neural.models import load_seq2seq
 from augment.neural.translation import (
-    BACK,
-    FORMAL,
-    FORWARD,
     back_translation,
     casual_to_formal,
     choose_result,
@@ -34,6 +31,8 @@ from augment.text.draws import Draws, draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
 
+FORWARD, BACK = "CLEAR_TRANSLATION_FORWARD", "CLEAR_TRANSLATION_BACK"
+FORMAL = "CLEAR_FORMAL_MODEL"
 TEXTS = [
     "the old man sat by the sea",
     "rain fell",

@@ -10,11 +10,12 @@ from parse_builder import draws
 
 from augment.core.errors import AugmentationError
 from augment.neural import vectors as embedding
-from augment.neural.vectors import VARIABLE, random_word_embedding, word_vectors
+from augment.neural.vectors import random_word_embedding, word_vectors
 from augment.spec.build import build_texts
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence, without_parse
 
+VARIABLE = "CLEAR_WORD_VECTORS"
 TEXT = "The old Man's dog sat by the sea: \"a red apple\" isn't well-known at https://sea.org/red in the U.S."
 CLUSTERS = (  # words of a cluster point in nearly one direction
     ("old", "young", "ancient", "aged"),

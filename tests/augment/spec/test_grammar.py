@@ -1,6 +1,7 @@
 """Specifications parse, refuse what is wrong, and become pipelines."""
 
 import dataclasses
+import inspect
 import pickle
 
 import augment_reference as reference
@@ -16,6 +17,7 @@ from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.grammar import alternatives, needs_synonyms, parse
 from augment.spec.sets import SETS, WITHOUT_MODELS
+from augment.text.word_forms import word_table
 from augment.tokens import rules
 
 VOCABULARY = reference.vocabulary()
@@ -173,6 +175,16 @@ def test_catalogue_is_complete():
         )
         assert parse(entry.example).augmentations[0].name == entry.name
         assert all(parameter.meaning for parameter in entry.parameters)
+
+
+def test_the_table_has_the_defaults_of_the_functions():
+    named = {name for names, *_ in word_table("parameters.tsv") for name in names.split()}
+    assert named <= CATALOGUE.keys()
+    for entry in CATALOGUE.values():
+        taken = inspect.signature(entry.function).parameters
+        if entry.function.__name__.replace("_", "-") == entry.name:  # another name has its own defaults
+            own = {one.name: one.default for one in entry.parameters if not one.variable}
+            assert own == {name: taken[name].default if name in taken else own[name] for name in own}
 
 
 def test_sets_stand_for_their_members():

@@ -114,7 +114,7 @@ def test_encoder_takes_any_text(name, monkeypatch):
     rng = random.Random(0)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     encoder = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 60)
-    assert (name in WHOLE) == (encoder._words is None)
+    assert (name in WHOLE) == (encoder._pieces is None)
 
     def text() -> str:
         return "".join(
