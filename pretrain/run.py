@@ -41,8 +41,8 @@ from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
-from pretrain.step.graphs import Graphs
 from pretrain.step.frozen_vectors import keep_vectors
+from pretrain.step.graphs import Graphs
 from pretrain.step.model import SentenceModel
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress

@@ -40,8 +40,8 @@ from pretrain.losses.contrastive import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
-from pretrain.step.graphs import Graphs
 from pretrain.step.frozen_vectors import FrozenVectors
+from pretrain.step.graphs import Graphs
 from pretrain.step.model import Request, SentenceModel
 from pretrain.step.placement import Placement, place
 from pretrain.step.plan import (
