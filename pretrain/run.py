@@ -143,7 +143,8 @@ class TrainingRun:
         self.encoder.leave_out([*left_out, *unpooled_prompts(use, data.tokenizer)])
         guide = guiding_encoder(config, data.tokenizer, data.train.max_length)
         self.objective = build_objective(config, self.encoder, data.tokenizer, data.labels, guide)
-        self.objective.require_positions(min(longest, data.train.max_length))
+        for term in self.objective.terms.values():
+            term.require_positions(min(longest, data.train.max_length))
 
         # what a batch is made of
         masking = Masking.of(config.objective)
@@ -219,7 +220,7 @@ class TrainingRun:
             kept=keep_vectors(config, objective, self.data.train, self.spec, telemetry.say),
         )
         self.update = Update(self.engine, settings.clip, self.scale, self.whole.graphs)
-        self.faults = Faults(config, self.whole, self.update, telemetry, progress, self.decode)
+        self.faults = Faults(settings.faults, self.whole, self.update, telemetry, progress, self.decode)
         self.log = StepLog(
             config, progress, telemetry, self.faults, self.clock, self.scale, objective, self.extra_metrics
         )

@@ -135,35 +135,34 @@ class _QueuedStep:
     row: dict[str, Any]
 
 
+@dataclass(eq=False)
 class StepLog:
     """Queue the numbers of a step, and log them when they have come.
 
     Reading a step's numbers waits until a GPU has made them. So `add` queues them for the way to the host,
     and `write` reads them, when the next step has been queued, or when somebody wants to know them.
+
+    extra_metrics: number of steps done -> what a row of metrics holds besides.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        progress: Progress,
-        telemetry: Telemetry,
-        faults: Faults,
-        clock: Stopwatch,
-        scale: LossScale | None,
-        objective: WholeObjective,
-        extra_metrics: Callable[[int], Mapping[str, Any]],
-    ) -> None:
-        """extra_metrics: number of steps done -> what a row of metrics holds besides."""
-        self.config, self.progress, self.telemetry = config, progress, telemetry
-        self.faults, self.clock, self.scale = faults, clock, scale
-        self.objective, self.extra_metrics, self.sizes = objective, extra_metrics, config.batch_sizes
-        self.window = Window(progress.window)
+    config: Config
+    progress: Progress
+    telemetry: Telemetry
+    faults: Faults
+    clock: Stopwatch
+    scale: LossScale | None
+    objective: WholeObjective
+    extra_metrics: Callable[[int], Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        config, self.sizes = self.config, self.config.batch_sizes
+        self.window = Window(self.progress.window)
         self.monitor = Monitor(
             explosion=config.train.faults.spike_factor,
             advice=steadier_settings(config),
             terms=config.objective.sections,
             quiet=config.train.log_every,
-            state=progress.monitor,
+            state=self.progress.monitor,
         )
         self._queued: _QueuedStep | None = None
 

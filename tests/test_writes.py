@@ -30,7 +30,6 @@ MAY = {
     "pretrain.watch.deadline": ("open write_bytes", "the same"),
     "pretrain.watch.heartbeat": ("os.open", "marks of life, each second"),
     "pretrain.api": ("TemporaryDirectory write_text", "a recipe for the command that it starts"),
-    "pretrain.prepare.work_folder": ("memmap", "reads only"),
     "pretrain.step.frozen_vectors": (
         "os.open ftruncate memmap",
         "rows that ranks write at the same time, each with its checksum; what is not whole is made again",

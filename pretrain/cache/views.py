@@ -55,11 +55,6 @@ def cache_folder(config: Config, columns: dict[str, str]) -> Path:
     return config.data_folder.with_name(f"{config.data_folder.name}.cache-{digest}")
 
 
-def is_made(config: Config) -> bool:
-    """Return whether the views have been made."""
-    return (cache_folder(config, columns_of(config)) / MANIFEST).is_file()
-
-
 def make(config: Config) -> None:
     """Make the cache if it is not there; call it on one rank, when the data is prepared."""
     columns = columns_of(config)

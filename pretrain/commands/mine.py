@@ -149,8 +149,8 @@ def main(
             "pairs_without": sum(not found for found in negatives.values()),
         },
         "cosines": {
-            name: _quartiles([row["scores"][place] for row in triples])
-            for place, name in enumerate(("positive", "negative"))
+            name: {f"{share}%": round(float(np.percentile(scores, share)), 4) for share in (25, 50, 75)}
+            for name, scores in zip(("positive", "negative"), zip(*(row["scores"] for row in triples)))
         },
     }
     make_folder(out)
@@ -261,10 +261,6 @@ def mine(
     order = {pair: number for number, pair in enumerate(pairs)}
     triples = [row for row in rows if (row["text"], row["positive"]) in order]
     return sorted(triples, key=lambda row: order[row["text"], row["positive"]])
-
-
-def _quartiles(values: list[float]) -> dict[str, float]:
-    return {f"{share}%": round(float(np.percentile(values, share)), 4) for share in (25, 50, 75)}
 
 
 if __name__ == "__main__":

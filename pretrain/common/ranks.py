@@ -18,11 +18,6 @@ _CONNECT, _WAIT = timedelta(minutes=10), timedelta(hours=48)
 _hosts: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None  # the default group, and that of its hosts
 
 
-def is_rank_zero() -> bool:
-    """Return whether this process is rank 0; without a process group it is."""
-    return not dist.is_initialized() or dist.get_rank() == 0
-
-
 def is_alone() -> bool:
     """Return whether there is no other rank."""
     return not dist.is_initialized() or dist.get_world_size() == 1

@@ -1,7 +1,7 @@
 """The types of a batch: the order to the loader (`BatchSpec`) and what it returns (`RankBatch`)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -156,16 +156,14 @@ class RankBatch:
 
     def slice(self, start: int, stop: int) -> "RankBatch":
         """Return sequences start to stop - 1 of the same step; no token is copied."""
-        return RankBatch(
-            self.step,
-            self.epoch,
-            self.sequence_ids[start:stop],
-            self.original.slice(start, stop),
-            [masked.slice(start, stop) for masked in self.masked],
-            {role: view.slice(start, stop) for role, view in self.views.items()},
-            None if self.labels is None else self.labels[start:stop],
-            self.substitutions,
-            self.words[start:stop],
+        return replace(
+            self,
+            sequence_ids=self.sequence_ids[start:stop],
+            original=self.original.slice(start, stop),
+            masked=[masked.slice(start, stop) for masked in self.masked],
+            views={role: view.slice(start, stop) for role, view in self.views.items()},
+            labels=None if self.labels is None else self.labels[start:stop],
+            words=self.words[start:stop],
         )
 
     @staticmethod

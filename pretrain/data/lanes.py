@@ -89,11 +89,6 @@ def lanes_of_rank(lanes: int, rank: int, world_size: int) -> tuple[int, int]:
     return rank * lanes // world_size, (rank + 1) * lanes // world_size
 
 
-def most_lanes(lanes: int, world_size: int) -> int:
-    """Return the largest number of lanes that a rank serves."""
-    return -(-lanes // world_size)
-
-
 def require_lanes(lanes: int, world_size: int, equal: bool = False) -> None:
     """Check that each rank has a lane; equal: all equally many, for losses of one rank (`scope: local`)."""
     if equal and lanes % world_size:
@@ -183,14 +178,13 @@ class Lanes:
         if not steps.size:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         (epochs, offsets), shares = self._places(steps), self.sizes.at(steps) // self.lanes
+        slice_starts = np.arange(lane_start, lane_stop) * self.num_sequences // self.lanes
         # Steps of one epoch and of equal size are drawn together.
         cuts = np.flatnonzero((np.diff(epochs) != 0) | (np.diff(shares) != 0)) + 1
-        drawn = [
-            self._draw_within(
-                int(epochs[part[0]]), offsets[part], int(shares[part[0]]), lane_start, lane_stop
-            )
-            for part in np.split(np.arange(len(steps)), cuts)
-        ]
+        drawn = []
+        for part in np.split(np.arange(len(steps)), cuts):
+            positions = offsets[part, None, None] + slice_starts[:, None] + np.arange(shares[part[0]])
+            drawn.append(self._at(int(epochs[part[0]]), positions.ravel()))
         chunks, indices = zip(*drawn)
         return np.concatenate(chunks), np.concatenate(indices)
 
@@ -198,14 +192,6 @@ class Lanes:
         """Return the chunks to try, in order, in place of a damaged one: int64[attempts]."""
         words = hash_words(self.seed, _REPLACEMENT, epoch, chunk, np.arange(attempts, dtype=np.uint64))
         return (words % np.uint64(self.chunk_sizes.size)).astype(np.int64)
-
-    def _draw_within(
-        self, epoch: int, offsets: np.ndarray, share: int, lane_start: int, lane_stop: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw `share` sequences of each lane at each step of one epoch, whose `offsets` are given."""
-        slice_starts = np.arange(lane_start, lane_stop) * self.num_sequences // self.lanes
-        positions = offsets[:, None, None] + slice_starts[:, None] + np.arange(share)
-        return self._at(epoch, positions.ravel())
 
     def _at(self, epoch: int, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (chunk, index) of what stands at the positions, int64[n], of an epoch's order."""

@@ -50,15 +50,6 @@ class MicroBatch:
         return replace(self, **{name: next(tensors) for name in places if getattr(self, name) is not None})
 
 
-def micro_seed(*path: int) -> int:
-    """Return the seed of the random state in which a micro-batch runs.
-
-    It is derived, not stored, so that neither a second pass nor a resumed run has any random state to
-    restore. path: seed of the run, step, rank, number of the pass, number of the micro-batch.
-    """
-    return int(np.random.SeedSequence(path).generate_state(1, np.uint64)[0] >> 1)
-
-
 def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
     """Return the fewest micro-batches of at most `budget` tokens that `cut` needs for lengths int64[R]."""
     if not len(lengths):
@@ -131,12 +122,15 @@ def cut_and_pack(
 ) -> list[MicroBatch]:
     """Cut sequences into `count` micro-batches, and pack each.
 
-    seeds: what tells this pass from others (`micro_seed`), if each runs in a random state of its own.
+    seeds: seed of the run, step, rank and number of the pass, if each runs in a random state of its own. That
+    is derived, not stored: neither a second pass nor a resumed run has any to restore.
     """
-    return [
-        pack(sequences, rows, device, keys, None if seeds is None else micro_seed(*seeds, index))
-        for index, rows in enumerate(cut(sequences.lengths, count))
-    ]
+    packed, seed = [], None
+    for index, rows in enumerate(cut(sequences.lengths, count)):
+        if seeds is not None:
+            seed = int(np.random.SeedSequence([*seeds, index]).generate_state(1, np.uint64)[0] >> 1)
+        packed.append(pack(sequences, rows, device, keys, seed))
+    return packed
 
 
 def send_all(

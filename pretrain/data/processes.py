@@ -65,7 +65,9 @@ class WorkerProcesses:
             self.require_workers()
             raise
         if isinstance(result, _Failure):
-            result.reraise()
+            if not isinstance(result.error, (UserError, AugmentationError)):
+                result.error.add_note(f"In a loader worker:\n{result.trace}")
+            raise result.error
         return result
 
     def require_workers(self) -> None:
@@ -104,11 +106,6 @@ class _Failure:
             self.error = error
         except Exception:  # an exception class that does not survive the trip
             self.error = RuntimeError(f"{type(error).__name__}: {error}")
-
-    def reraise(self) -> None:
-        if not isinstance(self.error, (UserError, AugmentationError)):
-            self.error.add_note(f"In a loader worker:\n{self.trace}")
-        raise self.error
 
 
 def _work(

@@ -34,14 +34,6 @@ class Family:
         return config.max_position_embeddings - self.first_position(config)
 
 
-def _distilbert_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
-    return lm.vocab_layer_norm(lm.activation(lm.vocab_transform(hidden)))
-
-
-def _roberta_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
-    return lm.lm_head.layer_norm(gelu(lm.lm_head.dense(hidden)))
-
-
 _BERT_NAMES: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers",),
     "hidden_size": ("hidden_size",),
@@ -62,14 +54,20 @@ _MODERNBERT_NAMES = _BERT_NAMES | {
 }
 
 
-_ROBERTA = Family(_roberta_head, _BERT_NAMES, positions_follow_padding=True)
+_ROBERTA = Family(
+    lambda lm, hidden: lm.lm_head.layer_norm(gelu(lm.lm_head.dense(hidden))),
+    _BERT_NAMES,
+    positions_follow_padding=True,
+)
 
 FAMILIES: dict[str, Family] = {
     "bert": Family(lambda lm, hidden: lm.cls.predictions.transform(hidden), _BERT_NAMES),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
-    "distilbert": Family(_distilbert_head, _DISTILBERT_NAMES),
+    "distilbert": Family(
+        lambda lm, hidden: lm.vocab_layer_norm(lm.activation(lm.vocab_transform(hidden))), _DISTILBERT_NAMES
+    ),
     "electra": Family(lambda lm, hidden: lm.generator_predictions(hidden), _BERT_NAMES),
     "modernbert": Family(lambda lm, hidden: lm.head(hidden), _MODERNBERT_NAMES),
 }

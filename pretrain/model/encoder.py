@@ -40,13 +40,9 @@ class SentenceEncoder(nn.Module):
     `torch.autocast` for bfloat16 or float16: sentence vectors and losses are float32 all the same.
     """
 
-    def __init__(self, lm: PreTrainedModel, pooling: str = "mean", head: nn.Module | None = None):
-        """
-        Args:
-            lm: a masked language model of a supported family. Its embedding block and layers are replaced in
-                place by own ones (`pretrain.model.layer`); weights and names stay.
-            head: what sentence vectors [N, H] by `pooling` go through, of an export that keeps one. (Heads in
-                training are the objective's.)
+    def __init__(self, lm: PreTrainedModel, pooling: str = "mean"):
+        """lm: of a supported family. Its embedding block and layers are replaced in place by own ones
+        (`pretrain.model.layer`); weights and names stay.
         """
         super().__init__()
         self.family = family_of(lm.config.model_type)
@@ -56,7 +52,9 @@ class SentenceEncoder(nn.Module):
             )
         self.lm = lm
         self.pooling = check_pooling(pooling)
-        self.head = head
+        self.head: nn.Module | None = None
+        """What sentence vectors [N, H] by the own pooling go through, of an export that keeps one. (Heads in
+        training are the objective's.)"""
         self.exact_attention = False
         """Whether a GPU drops attention's probabilities of long sequences by hash (`model.attention`)."""
         self.normalize = False
@@ -135,13 +133,12 @@ class SentenceEncoder(nn.Module):
         pooling: str | None = None,
         edit: EditEmbeddings | None = None,
         keys: np.ndarray | None = None,
-        dropout: bool = True,
     ) -> Tensor:
         """Return sentence vectors [N, H], float32 (float64 from a float64 model).
 
-        pooling: None for the encoder's own. edit, keys, dropout: as in `states`.
+        pooling: None for the encoder's own. edit, keys: as in `states`.
         """
-        return self.embed_row(self.pack(ids, lengths, keys=keys, dropout=dropout), pooling, edit)
+        return self.embed_row(self.pack(ids, lengths, keys=keys), pooling, edit)
 
     def embed_row(
         self, row: PackedRow, pooling: str | None = None, edit: EditEmbeddings | None = None
@@ -196,7 +193,6 @@ class SentenceEncoder(nn.Module):
         token_types: Tensor | None = None,
         edit: EditEmbeddings | None = None,
         keys: np.ndarray | None = None,
-        dropout: bool = True,
     ) -> PackedStates:
         """Return the last hidden states and, where `second` is given, those of that layer.
 
@@ -205,13 +201,12 @@ class SentenceEncoder(nn.Module):
         embedding block (words and positions, after norm and dropout), in the order of `ids`.
 
         keys: uint64[N], one for each sequence: in training mode its dropout depends on its key alone (a
-        flash kernel's on torch's generator). None: drawn from torch's generator. dropout: whether training
-        mode has any.
+        flash kernel's on torch's generator). None: drawn from torch's generator.
 
         An empty batch is a row of filler, which still reaches every parameter (with a zero gradient): a rank
         without work takes part in the collectives of those that have some.
         """
-        return self.states_of_row(self.pack(ids, lengths, token_types, keys, dropout), second, edit)
+        return self.states_of_row(self.pack(ids, lengths, token_types, keys), second, edit)
 
     def pack(
         self,
@@ -221,7 +216,10 @@ class SentenceEncoder(nn.Module):
         keys: np.ndarray | None = None,
         dropout: bool = True,
     ) -> PackedRow:
-        """Return the row that a pass over a packed batch reads; arguments and errors as those of `states`."""
+        """Return the row that a pass over a packed batch reads; arguments and errors as those of `states`.
+
+        dropout: whether training mode has any.
+        """
         self._check(ids, lengths)
         if not self.training or not dropout:
             keys = None

@@ -80,8 +80,12 @@ class Vascl(Objective):
             )
             reached = first if self.as_printed else still
             clean = self.head(reached) if self.as_printed else self.head(reached).detach()
-            if context.collects_diagnostics:
-                at_rest, at_random = self._unattacked(still, clean.detach(), neighbours, start)
+            if context.collects_diagnostics:  # the loss without a delta, and with the start's, as long
+                with torch.no_grad():
+                    moved = clean, self.head(still + settings.radius * start)
+                    at_rest, at_random = (
+                        neighbourhood_loss(clean, z, neighbours, settings.temperature) for z in moved
+                    )
             losses["vascl_neighbourhood"] = neighbourhood_loss(
                 clean, self.head(reached + delta), neighbours, settings.temperature
             )
@@ -90,17 +94,6 @@ class Vascl(Objective):
                 context.measures["vascl_neighbourhood_rise"] = attacked - at_rest
                 context.measures["vascl_neighbourhood_rise_of_random"] = at_random - at_rest
         return losses
-
-    @torch.no_grad()
-    def _unattacked(
-        self, vectors: Tensor, clean: Tensor, neighbours: Tensor, start: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the neighbourhood loss without a delta, and with that of the start, of the same length."""
-        delta = self.settings.radius * start
-        return tuple(
-            neighbourhood_loss(clean, moved, neighbours, self.settings.temperature)
-            for moved in (clean, self.head(vectors + delta))
-        )
 
 
 def nearest_neighbours(

@@ -59,11 +59,6 @@ class WholeObjective(nn.Module):
                 mend = "make it by pretrain.model.heads.simcse_head(d)"
                 raise UserError(f"exports cannot hold the head of {name}: {mend}")
 
-    def require_positions(self, longest: int) -> None:
-        """Refuse sequences that are too long for a model of any term, before the first step."""
-        for term in self.terms.values():
-            term.require_positions(longest)
-
     def weights(self, step: int) -> dict[str, float]:
         """Weight of every named loss at this step."""
         result = {"mlm": self.mlm_weight} if self.masked_copies else {}

@@ -22,6 +22,7 @@ from pretrain.data.shard_writer import write_atomically
 RUN_BYTES = 32 << 20  # text buffered before a run is written: bounds the memory of a reading task
 TEXT_RECORD = np.dtype([("key", "<u8"), ("bytes", "<u4"), ("source", "<u2"), ("heldout", "<u2")])
 SIGNATURE = np.dtype([("key", "<u8"), ("document", "<u8"), ("index", "<u4"), ("heldout", "<u4")])
+DROPPED = np.dtype([("key", "<u8"), ("index", "<u4")])  # a sentence that leaves the document of a key
 _BELOW_1 = 2.0**-64
 
 
@@ -48,11 +49,6 @@ def is_below(number: int, share: float) -> bool:
 def bucket_of(keys: np.ndarray, buckets: int) -> np.ndarray:
     """Return the bucket of every key, int64: bucket b holds one contiguous range of keys."""
     return ((keys >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)).astype(np.int64)
-
-
-def first_key(bucket: int, buckets: int) -> int:
-    """Return the smallest key of a bucket (2**64 for bucket = buckets)."""
-    return -(-(bucket << 32) // buckets) << 32
 
 
 class RunWriter:

@@ -2,7 +2,7 @@
 
     read      T tasks   documents -> clean sentences -> run files by hash        (T: fixed by the sources)
     heldout   1 task    makes sure that some text is held out, and some is not
-    resolve   K tasks   units sequence and document only: which held-out sentences train has too
+    drop      K tasks   units sequence and document only: which held-out sentences train has too
     columns   1 task    unit record only: which columns and labels there are
     tokenizer 1 task    train on a sample fixed by hash, or adopt
     build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, pack, write shards   (K: by size)

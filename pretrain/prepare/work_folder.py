@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
 from pydantic import BaseModel, RootModel
 
 from pretrain.common.files import make_folder
@@ -192,32 +191,6 @@ class BuiltShards(WorkFile, place="counts/build/{rank:05d}.json"):
 
     counts: dict[str, int]
     shards: dict[str, dict[str, Any]] = {}
-
-
-_DROPS = "drops"
-
-
-def write_dropped(work: Path, rank: int, dropped: np.ndarray) -> None:
-    """Write the sentences that leave their documents: `document` and `index` of each, sorted."""
-    path = work / _DROPS / f"{rank:05d}.drop"
-    make_folder(path.parent)
-    columns = dropped["document"].astype("<u8"), dropped["index"].astype("<u4")
-    write_atomically(path, b"".join(column.tobytes() for column in columns))
-
-
-def read_dropped(work: Path, first_key: int, end_key: int) -> dict[int, set[int]]:
-    """Return the indices of the sentences that leave the documents of keys first_key, ..., end_key - 1."""
-    indices: dict[int, set[int]] = {}
-    for path in sorted((work / _DROPS).glob("*.drop")):
-        if not (count := path.stat().st_size // 12):
-            continue
-        keys = np.memmap(path, "<u8", "r", shape=(count,))
-        start = int(np.searchsorted(keys, np.uint64(first_key)))
-        stop = len(keys) if end_key >> 64 else int(np.searchsorted(keys, np.uint64(end_key)))
-        index = np.fromfile(path, "<u4", stop - start, offset=8 * len(keys) + 4 * start)
-        for key, number in zip(keys[start:stop].tolist(), index.tolist()):
-            indices.setdefault(key, set()).add(number)
-    return indices
 
 
 class Step:

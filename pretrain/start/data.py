@@ -211,8 +211,7 @@ def find_data(config: Config, views: Sequence[ViewSpec]) -> None:
     if config.data.remote is not None:
         copy_prepared(config.data.remote, folder)
     # What cannot be made, and what is missing for it, fails here and not after hours of preparation.
-    made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
-    if not made:
+    if not (cached_views.trains_on(config).data_folder / MANIFEST).is_file():
         specs = [view.augmentation for view in views]
         require(specs)
         if any(map(needs_synonyms, specs)):

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from pretrain.common.cores import ranks_here
+from pretrain.common.cores import ranks_here, threads_of_user, usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config, Precision
-from pretrain.start.local_ranks import threads_of_rank
 
 _BFLOAT16 = re.compile(r"^(?:flags|Features)\s*:.*\b(?:avx512_bf16|amx_bf16|bf16)\b", re.MULTILINE)
 """In /proc/cpuinfo: what a processor with instructions for bfloat16 lists, x86's or ARM's."""
@@ -27,8 +26,8 @@ def device_name() -> str:
 
 
 def set_threads(config: Config) -> int:
-    """Set the CPU threads of this rank, and return their number (`threads_of_rank`)."""
-    threads = threads_of_rank(config.train.threads, ranks_here())
+    """Set the CPU threads of this rank, an equal share of the cores by default, and return their number."""
+    threads = config.train.threads or threads_of_user() or max(1, usable_cores() // ranks_here())
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # denormal gradients are hundreds of times slower on some CPUs
     return threads

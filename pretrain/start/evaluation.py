@@ -11,17 +11,17 @@ from pretrain.benchmarks.files import known_name
 from pretrain.benchmarks.own_sets import OwnSet, read_own_set
 from pretrain.benchmarks.sts_tasks import StsEvaluator
 from pretrain.common.errors import CollapsedEncoder, UserError
-from pretrain.common.ranks import is_rank_zero, on_rank_zero
+from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import LOWER_IS_BETTER
 from pretrain.config.run import Config, EvaluateConfig
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.model.modules import evaluation_mode
 from pretrain.start.data import Data
-from pretrain.step.heldout import Heldout, text_embedder
+from pretrain.step.heldout import Heldout, embed_texts
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import LABELS
 
-STSB_DEV = "stsb-dev"
+STSB_DEV, _STSB = "stsb-dev", "STS-B-dev"  # the score, and the task whose data it needs
 
 
 class Evaluation:
@@ -50,10 +50,10 @@ class Evaluation:
             prompts=prompt_tokens(data.tokenizer, config.data.prompts),
         )
         use, budget = data.export_interface(longest), config.train.micro_batch_tokens
-        embedder = partial(text_embedder, engine, data.tokenizer, use.max_length or longest, budget)
-        self.embed = embedder(use.prompt)
-        self.embed_query = embedder(use.prompts.get("query", ""))
-        self.embed_document = embedder(use.prompts.get("document", ""))
+        embed = partial(embed_texts, engine, data.tokenizer, use.max_length or longest, budget)
+        self.embed = partial(embed, use.prompt)
+        self.embed_query = partial(embed, use.prompts.get("query", ""))
+        self.embed_document = partial(embed, use.prompts.get("document", ""))
 
     def __call__(self) -> dict[str, float]:
         """Return name -> score, the same on every rank. Collective."""
@@ -69,9 +69,9 @@ class Evaluation:
         embeds = (self.embed, self.embed_query, self.embed_document)
         try:
             vectors = one.embed(*(partial(distinct, embed, name="embedding") for embed in embeds))
-        except CollapsedEncoder as error:
-            if is_rank_zero():
-                print(f"WARNING: {one.name}: {error}", file=sys.stderr, flush=True)
+        except CollapsedEncoder as error:  # on every rank
+            warning = f"WARNING: {one.name}: {error}"
+            on_rank_zero(lambda: print(warning, file=sys.stderr, flush=True))
             return dict.fromkeys(one.tasks, math.nan)
         return on_rank_zero(lambda: {each.task: each.scores[each.metric] for each in one.score(*vectors)})
 
@@ -84,16 +84,11 @@ def sets_of(settings: EvaluateConfig) -> list[OwnSet]:
     known = (STSB_DEV, *LOWER_IS_BETTER, *(task for one in sets for task in one.tasks))
     known_name(settings.best_by or known[0], known, "score evaluate.best_by", plain=str)
     sts = StsEvaluator(settings.sts)
-    pairs = sts.load("STS-B-dev") if has_sts(sts) else []
+    pairs = sts.load(_STSB) if _STSB in sts.available() else []
     return [*(OwnSet(STSB_DEV, "similarity", one.first, one.second, one.gold) for one in pairs), *sets]
 
 
 def require_sts(folder: str | Path | None) -> None:
     """Refuse a named folder of benchmarks without STS data, before data is prepared."""
-    if folder is not None and not has_sts(StsEvaluator(folder)):
+    if folder is not None and _STSB not in StsEvaluator(folder).available():
         raise UserError(f"--eval-data {folder} has no SentEval/STS/STSBenchmark; leave it out")
-
-
-def has_sts(sts: StsEvaluator) -> bool:
-    """Return whether the data of STS-B dev is there."""
-    return "STS-B-dev" in sts.available()

@@ -34,11 +34,6 @@ _SECONDS_TO_END = 60.0
 _SECONDS_TO_EXPLAIN = 30.0  # that a rank takes to say how a run ended (`pretrain.watch.ending`)
 
 
-def threads_of_rank(recipe: int | None, ranks: int) -> int:
-    """Return the threads of a rank: the recipe's, OMP_NUM_THREADS, or an equal share of the cores."""
-    return recipe or threads_of_user() or max(1, usable_cores() // ranks)
-
-
 def choose_ranks(config: Config) -> int:
     """Return how many ranks this process is to become: 1 where the user has chosen, or a GPU is there.
 

@@ -17,6 +17,7 @@ from pretrain.model.layer import PostNormLayer, PreNormLayer
 from pretrain.step.optimizer import build_optimizer
 from pretrain.step.reduction import BUCKET
 
+_COLLECTIVE_SECONDS = 1800  # that a collective of a run may take
 # DeepSpeed keys that our own tree decides, with the key that does.
 OURS = {
     "train_batch_size": "train.global_batch",
@@ -162,14 +163,13 @@ def check_options(options: dict[str, Any]) -> None:
 # -- the engine --------------------------------------------------------
 
 
-def start_processes(patience: int = 600, seconds: int = 1800) -> None:
+def start_processes(patience: int = 600) -> None:
     """Join the process group that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe.
 
     Where they are not set, this process is alone.
 
     Args:
         patience: seconds to wait for the other ranks to arrive and to connect.
-        seconds: that a collective of the run may take.
 
     Raises:
         UserError: they did not all arrive; the message says who is missing, and where the ranks meet.
@@ -186,7 +186,7 @@ def start_processes(patience: int = 600, seconds: int = 1800) -> None:
     if not dist.is_initialized():
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        join("nccl" if torch.cuda.is_available() else "gloo", patience, seconds)
+        join("nccl" if torch.cuda.is_available() else "gloo", patience, _COLLECTIVE_SECONDS)
     deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
 
 

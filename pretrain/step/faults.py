@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from pretrain.common.ranks import gathered
-from pretrain.config.run import Config
+from pretrain.config.run import Config, FaultsConfig
 from pretrain.data.batch import RankBatch
 from pretrain.model.precision import SMALLEST_SCALE
 from pretrain.step.progress import Progress
@@ -102,20 +102,16 @@ class StepNumbers:
     scale: float | None = None
 
 
+@dataclass(eq=False)
 class Faults:
     """Judge every step of a run by `train.faults`; what it has to remember is in `progress`."""
 
-    def __init__(
-        self,
-        config: Config,
-        whole: WholeBatch,
-        update: Update,
-        telemetry: Telemetry,
-        progress: Progress,
-        decode: Decode,
-    ) -> None:
-        self.settings, self.whole, self.update = config.train.faults, whole, update
-        self.telemetry, self.progress, self.decode = telemetry, progress, decode
+    settings: FaultsConfig
+    whole: WholeBatch
+    update: Update
+    telemetry: Telemetry
+    progress: Progress
+    decode: Decode
 
     def limit(self, step: int) -> float:
         """Return the largest gradient norm with which step `step` (from 1) is no spike.

@@ -1,6 +1,6 @@
 """Evaluate a model on held-out sequences: masked-language loss, and top-1 retrieval of the other view."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -159,26 +159,19 @@ def embed_sharded(engine, sequences: Ragged, budget: int, keys: np.ndarray | Non
     return vectors.cpu().numpy()
 
 
-def text_embedder(
-    engine, tokenizer, max_length: int, budget: int, prompt: str = ""
-) -> Callable[[list[str]], np.ndarray]:
-    """Return a function from sentences to vectors, float32[N, d], for an evaluator.
-
-    Call it on every rank with the same sentences. prompt: a text before each of them.
-    """
-
-    def embed(sentences: list[str]) -> np.ndarray:
-        encoded = tokenizer(
-            [prompt + sentence for sentence in sentences],
-            truncation=True,
-            max_length=max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )["input_ids"]
-        return embed_sharded(engine, Ragged.from_sequences(encoded), budget)
-
-    return embed
+def embed_texts(
+    engine, tokenizer, max_length: int, budget: int, prompt: str, sentences: list[str]
+) -> np.ndarray:
+    """Embed the same sentences on every rank, `prompt` before each: float32[N, d]. Collective."""
+    encoded = tokenizer(
+        [prompt + sentence for sentence in sentences],
+        truncation=True,
+        max_length=max_length,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+    )["input_ids"]
+    return embed_sharded(engine, Ragged.from_sequences(encoded), budget)
 
 
 def find_partners(

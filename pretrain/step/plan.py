@@ -1,5 +1,6 @@
 """What a step runs, and what all ranks agree on before it: its passes, micro-batches and negatives."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from pretrain.common.ranks import gather_equal
 from pretrain.data.batch import NEGATIVE, RankBatch, column_of
-from pretrain.data.lanes import lanes_of_rank, most_lanes
+from pretrain.data.lanes import lanes_of_rank
 from pretrain.data.ledger import COLUMNS, sum_words
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack
@@ -154,7 +155,7 @@ class StepPlan:
         if ranks == 1:
             return self
         first, stop = lanes_of_rank(lanes, rank, ranks)
-        most = self.drawn[0] // (stop - first) * most_lanes(lanes, ranks)
+        most = self.drawn[0] // (stop - first) * math.ceil(lanes / ranks)
         return self.merge(gather_equal(self.to_tensor(most), group))
 
     def to_tensor(self, most: int) -> Tensor:

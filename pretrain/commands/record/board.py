@@ -10,14 +10,7 @@ from typing import Any
 
 from pretrain.commands.record.scores import DEV, LEGS, read_scores, summary_of, verdicts
 from pretrain.commands.record.tracks import TRACKS, code_here, settings_of
-from pretrain.commands.record.training import (
-    ABOUT,
-    RECIPE,
-    SCORES,
-    model_of,
-    read_json,
-    weights_digest,
-)
+from pretrain.commands.record.training import ABOUT, RECIPE, SCORES, model_of, read_json, weights_digest
 from pretrain.commands.sweep.runs import identity
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, sha256_of, to_json

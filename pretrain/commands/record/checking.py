@@ -9,13 +9,7 @@ from pretrain.api import prepare
 from pretrain.commands.record.board import FEWEST_SEEDS, RECORD, by_leg, follows
 from pretrain.commands.record.scores import evaluate, make_retrieval, summary_of
 from pretrain.commands.record.tracks import TRACKS, code_here, corpus_of, digest_of
-from pretrain.commands.record.training import (
-    RECIPE,
-    make_derived,
-    model_of,
-    read_json,
-    weights_digest,
-)
+from pretrain.commands.record.training import RECIPE, make_derived, model_of, read_json, weights_digest
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.config.data import data_config

@@ -34,14 +34,7 @@ ABOUT, RECIPE, SCORES = "start.json", "recipe.yaml", "scores"
 
 
 def begin(
-    track: str,
-    recipe: Path,
-    data: Path,
-    out: Path,
-    text: str,
-    derive: str,
-    seeds: Sequence[int],
-    score: bool,
+    track: str, recipe: Path, data: Path, out: Path, text: str, derive: str, seeds: Sequence[int], score: bool
 ) -> None:
     """Check the rules before anything is trained, prepare the data if it is not there, and note all of it.
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -39,6 +40,9 @@ from pretrain.config.recipe import flags as keys
 from pretrain.telemetry.formats import format_seconds
 
 _print_line = partial(print, flush=True)
+
+
+SweepFile = Annotated[str, Field(description="a sweep file, as those under configs/sweeps")]
 
 
 class SweepFlags(BaseModel):
@@ -65,20 +69,17 @@ class SweepFlags(BaseModel):
     )
 
 
-def sweep(file: str = "", *, flags: SweepFlags, **overrides: str) -> int:
-    """Train the runs of a sweep file, or of one recipe with several seeds, and tabulate them.
-
-    Args:
-        file: a sweep file, as those under configs/sweeps.
-    """
+def sweep(file: SweepFile = "", *, flags: SweepFlags, **overrides: str) -> int:
+    """Train the runs of a sweep file, or of one recipe with several seeds, and tabulate them."""
     return _until_stopped(SweepWork(file, flags, overrides).run)
 
 
-def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = None, **overrides: str) -> int:
+def plan(
+    file: SweepFile = "", *, flags: SweepFlags, words_of: cli.Natural | None = None, **overrides: str
+) -> int:
     """List the runs: number, row, seed, state (done, begun, to do), folder.
 
     Args:
-        file: a sweep file, as those under configs/sweeps.
         words_of: print instead the flags of pretrain/main.py for the run of this number, one a line; nothing
             if it is done.
     """
@@ -95,12 +96,8 @@ def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = No
     return 0
 
 
-def gather(file: str = "", *, flags: SweepFlags, **overrides: str) -> int:
-    """Evaluate the runs that are done and write the table; train nothing.
-
-    Args:
-        file: a sweep file, as those under configs/sweeps.
-    """
+def gather(file: SweepFile = "", *, flags: SweepFlags, **overrides: str) -> int:
+    """Evaluate the runs that are done and write the table; train nothing."""
     return _until_stopped(SweepWork(file, flags, overrides).finish)
 
 

@@ -15,7 +15,6 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -148,6 +147,7 @@ class Entry:
     row: Row
     recipe: Path = Path()
     overrides: Overrides = field(default_factory=dict)
+    _configs: dict[int, Config] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def runs(self) -> bool:
@@ -158,10 +158,6 @@ class Entry:
         if seed not in self._configs:
             self._configs[seed] = load_config(self.recipe, self.overrides | {"train.seed": str(seed)})
         return self._configs[seed]
-
-    @cached_property
-    def _configs(self) -> dict[int, Config]:
-        return {}
 
 
 def read_sweep(path: Path) -> Sweep:

@@ -76,7 +76,10 @@ class Replay:
                 self._hashed[number] = True
                 rows = slice(self.first_of_chunk[number], self.first_of_chunk[number + 1])
                 content = self.read(number)  # of a chunk that cannot be read, zeros
-                self._words[rows] = 0 if content is None else words_of(content)
+                self._words[rows] = 0
+                if content is not None:
+                    identities = sequence_identities(content.sequences)
+                    self._words[rows] = sequence_words(content.sequence_ids, identities)
             words = self._words.take(self.first_of_chunk.take(chunk) + index, axis=0)
             for step, sums in zip(steps.tolist(), words.sum(axis=1, dtype=np.uint64)):
                 yield step, (*sums.view(np.int64).tolist(), *(0,) * (COLUMNS - 2))
@@ -101,8 +104,3 @@ class Replay:
         position = Position(first, stop, recorded=self.substitutions, replaying=True, jumps=self.jumped)
         for batch in Loader(self.reader, spec, settings, position):
             yield batch.step, sum_words(batch.words)
-
-
-def words_of(chunk: Chunk) -> np.ndarray:
-    """Return the words of the sequences of a chunk: uint64[n, 2]."""
-    return sequence_words(chunk.sequence_ids, sequence_identities(chunk.sequences))

@@ -82,14 +82,6 @@ _RESTRUCTURED_MARKS = (
 )
 
 
-def _markdown(text: str) -> Iterator[Line]:
-    return _underlined_lines(text, MARKDOWN, ["=", "-"])
-
-
-def _restructured(text: str) -> Iterator[Line]:
-    return _underlined_lines(text, RESTRUCTURED, [])
-
-
 def _underlined_lines(text: str, markup: str, levels: list[str]) -> Iterator[Line]:
     """Yield lines; `levels`: marks under headings, of reStructuredText in the order of their first use."""
     lines = _FENCE.sub("", _FRONT.sub("", text)).expandtabs(4).splitlines()
@@ -219,8 +211,8 @@ def _wikitext(text: str) -> Iterator[Line]:
 
 
 _READERS = {
-    MARKDOWN: (_markdown, _MARKDOWN_MARKS),
-    RESTRUCTURED: (_restructured, _RESTRUCTURED_MARKS),
+    MARKDOWN: (lambda text: _underlined_lines(text, MARKDOWN, ["=", "-"]), _MARKDOWN_MARKS),
+    RESTRUCTURED: (lambda text: _underlined_lines(text, RESTRUCTURED, []), _RESTRUCTURED_MARKS),
     HTML: (_html, ()),
     WIKITEXT: (_wikitext, _WIKI_MARKS),
 }

@@ -89,7 +89,9 @@ def split_joined(text: str) -> tuple[list[str], int | float | None]:
 
 def records(task: ReadTask, source: Source, together: bool = False) -> Iterator[TextRecord]:
     """Yield the records of a task, in order; of a row with several positives one for each, or `together`."""
-    rows = _text_rows(task) if task.kind == "text" else _rows_of_fields(task, source)
+    rows = _rows_of_fields(task, source)
+    if task.kind == "text":  # without what is blank to the eye: no document at all
+        rows = ((place, {"text": text}) for place, text in readers.numbered_documents(task) if clean(text))
     first: TextRecord | None = None
     for position, row in rows:
         for record in _records(row, position, together, partial(_fault, task, position)):
@@ -153,12 +155,6 @@ def _text(value: Any, column: str, fault: Callable[[str], UserError]) -> str:
     if value and not is_unicode(value):
         raise fault(f"the {column} is not Unicode: {value[:60]!a}")
     return clean(value or "")
-
-
-def _text_rows(task: ReadTask) -> Iterator[tuple[int, dict[str, Any]]]:
-    for position, text in readers.numbered_documents(task):
-        if clean(text):  # blank to the eye: no document at all
-            yield position, {"text": text}
 
 
 def _rows_of_fields(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:

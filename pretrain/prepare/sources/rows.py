@@ -62,15 +62,12 @@ def json_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:
         row: Any = None
         try:
             row = json.loads(line.removeprefix("\ufeff"))  # a file's byte order mark
+            why = "" if isinstance(row, dict) else "not a JSON object"
         except RecursionError:
-            row = BrokenRow("JSON that is nested too deep")
+            why = "JSON that is nested too deep"
         except ValueError as error:
-            row = BrokenRow(f"not JSON ({error})")
-        if not isinstance(row, dict | BrokenRow):
-            row = BrokenRow("not a JSON object")
-        if isinstance(row, BrokenRow):
-            row = BrokenRow(f"{row.why}; the line begins {line[:60]!r}")
-        yield position, row
+            why = f"not JSON ({error})"
+        yield position, BrokenRow(f"{why}; the line begins {line[:60]!r}") if why else row
 
 
 def _array_rows(task: ReadTask) -> Iterator[tuple[int, Row | BrokenRow]]:

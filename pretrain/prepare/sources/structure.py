@@ -81,14 +81,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS].rsplit(" ", 1)[0]
 
 
-def _columns(document: Document) -> list[Pair]:
-    return [(document.title, document.text)] if document.title else []
-
-
-def _headed(document: Document) -> list[Pair]:
-    return [pair for pair in document.sections if pair[0]]
-
-
 def _titled(document: Document) -> list[Pair]:
     """Return the first line and the rest, where the line looks like a title: short, and no sentence."""
     first, _, rest = document.text.strip().partition("\n")
@@ -106,8 +98,8 @@ def _neighbours(document: Document) -> list[Pair]:
 
 
 _FINDERS: dict[str, Callable[[Document], list[Pair]]] = {
-    "columns": _columns,
-    "heading": _headed,
+    "columns": lambda document: [(document.title, document.text)] if document.title else [],
+    "heading": lambda document: [pair for pair in document.sections if pair[0]],
     "title": _titled,
     "neighbour": _neighbours,
 }

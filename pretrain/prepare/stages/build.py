@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from pretrain.data.shard_writer import ShardWriter, chunk_bounds, token_dtype
 from pretrain.data.tokenizer import encode
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
-from pretrain.prepare.work_folder import BuiltShards, PlannedStep, TokenizerSize, read_dropped
+from pretrain.prepare.work_folder import BuiltShards, PlannedStep, TokenizerSize
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,10 @@ class Pack(PlannedStep):
         Returns: (tokens of the sentences; int64[S], running text of each; int64[T], place in `rows` of each
         running text).
         """
-        dropped = read_dropped(self.work, *(bk.first_key(b, self.buckets) for b in (bucket, bucket + 1)))
+        dropped = defaultdict[int, set[int]](set)
+        for run in bk.open_runs(self.work / "dropped", self.buckets, bk.DROPPED):
+            for document, index in run.records(bucket).tolist():
+                dropped[document].add(index)
         parts: list[Ragged] = []
         running: list[int] = []
         row_of_text: list[int] = []

@@ -1,10 +1,7 @@
-"""The steps that unit `record` needs of its own.
+"""The steps that unit `record` needs of its own (`pretrain.prepare.run` lists all).
 
-read      T tasks   records -> run files by the hash of the whole record; held out by the hash of its text
-                    alone, so that no text of training is held out with another partner
-columns   1 task    which columns and labels there are; whether all sources agree
-tokenizer 1 task    on a sample of all columns
-build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, write shards
+Records go into run files by the hash of the whole record, and are held out by the hash of their text alone,
+so that no text of training is held out with another partner.
 """
 
 from collections import Counter

@@ -29,16 +29,19 @@ _IDS = _SENTENCE - 1
 class Resolve(PlannedStep):
     """Find the sentences of held-out documents that training documents have too, and list them."""
 
-    stage = "resolve"
+    stage = "drop"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
         signatures = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
         held = signatures["heldout"] == 1
         shared = signatures[held][np.isin(signatures["key"][held], signatures["key"][~held])]
-        dropped = np.unique(shared[["document", "index"]])
-        files.write_dropped(self.work, rank, dropped)
-        files.ResolveCounts({"heldout_sentences_in_train": len(dropped)}).write(self.work, rank)
+        dropped = bk.RunWriter(self.work / "dropped", f"{rank:05d}", self.buckets, bk.DROPPED)
+        sentences = np.unique(shared[["document", "index"]]).tolist()
+        for sentence in sentences:
+            dropped.add(sentence)
+        dropped.flush()
+        files.ResolveCounts({"heldout_sentences_in_train": len(sentences)}).write(self.work, rank)
 
 
 class ScatterSequences(Pack):

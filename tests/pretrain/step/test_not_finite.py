@@ -185,8 +185,9 @@ def test_a_spike_rolls_back_where_that_is_asked_for(tiny_data, tmp_path):
 
 def judged(tmp_path, progress=None, **flags):
     """A judge of steps without a model: what it may not compute again it only describes."""
-    settings = load_config(None, {f"train.faults.{name}": value for name, value in flags.items()})
-    return Faults(settings, None, None, Telemetry(tmp_path, 9, rank=1), progress or Progress(), str)
+    config = load_config(None, {f"train.faults.{name}": value for name, value in flags.items()})
+    telemetry = Telemetry(tmp_path, 9, rank=1)
+    return Faults(config.train.faults, None, None, telemetry, progress or Progress(), str)
 
 
 def numbers(step, norm, loss=1.0, scale=None):

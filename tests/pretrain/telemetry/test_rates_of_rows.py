@@ -80,7 +80,7 @@ def test_every_step_is_in_one_row_and_one_with_a_fault_in_none(tmp_path):
             config,
             progress,
             telemetry,
-            Faults(config, None, None, telemetry, progress, str),
+            Faults(config.train.faults, None, None, telemetry, progress, str),
             clock,
             None,
             objective,
