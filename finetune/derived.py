@@ -334,7 +334,7 @@ def derive(
 
 
 def _unscaled_vectors(
-    source: ModelSource, pooling: str, model: Any, given: str | Sequence[str], most: int
+    source: ModelSource, pooling: str, model: Any, given: str | Sequence[str], max_texts: int
 ) -> np.ndarray:
     """Return what a map is fitted on: vectors before they are scaled to length 1, float32[N, d].
 
@@ -347,11 +347,11 @@ def _unscaled_vectors(
                 f"--text {given} is prepared data, and {source.name} reads text: name its sources"
             )
         bare = _like(model, split_normalize(model)[0])
-        return bare.encode(evenly_spaced(given, most), show_progress_bar=False)
+        return bare.encode(evenly_spaced(given, max_texts), show_progress_bar=False)
     runs.encoder.normalize = False
     name = runs.encoder.pooling if runs.single else opened.pooling
     if not isinstance(given, str):
-        chosen = [opened.prompt + one for one in evenly_spaced(given, most)]
+        chosen = [opened.prompt + one for one in evenly_spaced(given, max_texts)]
         return runs.vectors(chosen, [name])[name]
     reader = _open_prepared(given, model, source.location)
     if opened.prompt or reader.max_length > runs.longest:
@@ -360,12 +360,12 @@ def _unscaled_vectors(
             f"{source.name} reads {runs.longest} behind the prompt {opened.prompt!r}: name its sources"
         )
     rows = list[np.ndarray]()
-    chunks = evenly_spaced(range(reader.num_chunks), -(-most // ROWS_OF_A_CHUNK))
+    chunks = evenly_spaced(range(reader.num_chunks), -(-max_texts // ROWS_OF_A_CHUNK))
     for chunk in chunks:
         stored = reader.read(chunk).stored
         there = np.flatnonzero(stored.lengths)  # of a record's columns
-        rows += [stored[row] for row in evenly_spaced(there.tolist(), -(-most // len(chunks)))]
-    rows = [row.astype(np.int64) for row in evenly_spaced(rows, most)]
+        rows += [stored[row] for row in evenly_spaced(there.tolist(), -(-max_texts // len(chunks)))]
+    rows = [row.astype(np.int64) for row in evenly_spaced(rows, max_texts)]
     return embed_rows(runs.encoder, rows, [name])[name]
 
 

@@ -112,7 +112,7 @@ def _open(
     identity = source if isinstance(source, str) else source.identity
     model = open_model(source, pooling, precision=precision)
     kept = model
-    if model.source is not None and model.kept is None:  # nothing says when a function has changed
+    if model.source is not None and model.kept_vectors is None:  # nothing says when a function has changed
         place = model.run if model.run is not None else Path("results") / Path(model.name).name
         kept = with_kept_vectors(model, place / "search", identity)
     vectors = kept.encode_document(sentences)

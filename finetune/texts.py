@@ -10,7 +10,7 @@ from pretrain.config.data import Source, data_config
 from pretrain.data.manifest import MANIFEST
 from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structured import structured
 
 
@@ -37,12 +37,12 @@ def read_split(text: str) -> list[str]:
             commas, or a list of mappings in YAML.
     """
     _refuse_prepared(text)
-    faults, found = Faults(), dict[str, None]()
+    faults, found = RowFaults(), dict[str, None]()
     given = parse_value(text, list[Source], "--text")
     try:
         sources = data_config({"sources": given}).sources
         for task in plan_tasks(sources, structure=True, whole=True):
-            of_task = Faults(faults.counts)  # each names a few of its own
+            of_task = RowFaults(faults.counts)  # each names a few of its own
             for document in structured(task, sources[task.source], of_task, whole=True):
                 found |= dict.fromkeys(sentences_of(document.whole))
             faults.named += of_task.named

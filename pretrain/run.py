@@ -35,14 +35,14 @@ from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import open_data, report_damage, require_different_views, require_signal
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
-from pretrain.start.evaluation import Evaluation, require_sts, sets_of
+from pretrain.start.evaluation import RunEvaluation, require_sts, sets_of
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
-from pretrain.step.graphs import Graphs
 from pretrain.step.frozen_vectors import keep_vectors
+from pretrain.step.graphs import Graphs
 from pretrain.step.model import SentenceModel
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
@@ -162,7 +162,7 @@ class TrainingRun:
             store.load(self.checkpoint, self.engine)  # verified when it was chosen
         spec, progress, checkpoint = self.spec, self.progress, self.checkpoint
         self.ledger_message = verify_resumed_batch(config, data.train, spec, progress, checkpoint)
-        self.evaluation = Evaluation(config, data, self.engine, progress, self.sets)
+        self.evaluation = RunEvaluation(config, data, self.engine, progress, self.sets)
 
     # -- loop: train step by step; evaluate, save and log between the steps ------------------
 
@@ -216,7 +216,7 @@ class TrainingRun:
             settings.balance,
             lanes=config.data.lanes,
             graphs=Graphs(self.engine, settings.graphs, telemetry.say),
-            kept=keep_vectors(config, objective, self.data.train, self.spec, telemetry.say),
+            guide_store=keep_vectors(config, objective, self.data.train, self.spec, telemetry.say),
         )
         self.update = Update(self.engine, settings.clip, self.scale, self.whole.graphs)
         self.faults = Faults(config, self.whole, self.update, telemetry, progress, self.decode)
@@ -347,7 +347,7 @@ class TrainingRun:
 
     def _telemetry(self) -> Telemetry:
         config, progress = self.config, self.progress
-        speed = Throughput(work=config.batch_sizes.before, flops=self.flops)
+        speed = Throughput(work=config.batch_sizes.total_before, flops=self.flops)
         tracking = Tracking(config.track or (), config.name, dict(leaves(config.model_dump(mode="json"))))
         return Telemetry(
             self.folder, self.stop_step, self.rank, progress.step, progress.rows, speed, tracking=tracking

@@ -321,14 +321,14 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
     return not any(_is_named(words[j].lower(), noun) for noun in nouns)
 
 
-def _is_seen(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
+def _is_seen(sentence: ParsedSentence, i: int, previous: list[str]) -> bool:
     """Return whether a word such as "gold" describes looks: behind a shade or verb, or beside a colour."""
     if sentence.tags[i] != "JJ":
         return False
-    if i and before[-1] in _SHADES:
+    if i and previous[-1] in _SHADES:
         return True
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
-    if i and behind[:2] not in ("NN", "JJ") and before[-1] in _LOOKS:
+    if i and behind[:2] not in ("NN", "JJ") and previous[-1] in _LOOKS:
         return True
     around = [word.lower() for word in (*sentence.words[max(0, i - 2) : i], *sentence.words[i + 1 : i + 3])]
     return not {"and", "or", ","}.isdisjoint(around) and any(COLOURS.get(word) is False for word in around)
@@ -346,19 +346,19 @@ def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
     return words[k:end]
 
 
-def _is_of_people(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
+def _is_of_people(sentence: ParsedSentence, i: int, previous: list[str]) -> bool:
     """Return whether a colour says what people somebody is of: "predominantly white", "he was black"."""
     if sentence.lower(i) not in _SKIN:
         return False
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
-    is_noun = (sentence.tags[i] == "NN" and before[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
+    is_noun = (sentence.tags[i] == "NN" and previous[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
     before_verb = i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
     is_said = before_verb and sentence.tags[i - 1][:2] == "VB"
-    around = {*before, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
+    around = {*previous, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
     return (
         is_noun
         or (is_said and behind[:2] not in ("NN", "JJ"))
-        or (i > 0 and before[-1] in _SHARES)
+        or (i > 0 and previous[-1] in _SHARES)
         or not _OF_PERSONS.isdisjoint(around)
     )
 

@@ -88,14 +88,14 @@ class TextEncoder:
             rows[number] = row
         return rows
 
-    def _tokens_of(self, pieces: list[str], before: str) -> list[bytes | None]:
+    def _tokens_of(self, pieces: list[str], prefix: str) -> list[bytes | None]:
         """Return the tokens of before + piece for each piece, None for those that do not stand alone."""
         alone = [
             piece
             for piece in pieces
             if len(piece) <= LONGEST_PIECE and self._is_whole(piece) and not self._added.search(piece)
         ]
-        rows = encode(self._clean_tokenizer, [before + piece for piece in alone])
+        rows = encode(self._clean_tokenizer, [prefix + piece for piece in alone])
         found = dict(zip(alone, rows, strict=True))
         return list(map(found.get, pieces))
 

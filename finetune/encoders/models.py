@@ -68,7 +68,7 @@ class EmbeddingModel:
     """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
     precision: str = "fp32"
     """In which its matrix products are computed: "fp32" or "bf16"."""
-    kept: KeptVectors | None = None
+    kept_vectors: KeptVectors | None = None
     """Where vectors are read from and kept; None: nowhere."""
 
     def __repr__(self) -> str:
@@ -96,9 +96,9 @@ class EmbeddingModel:
         return lambda texts, poolings: self._vectors(self._prompted(texts, self.prompt), poolings)
 
     def _vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
-        if self.kept is None:
+        if self.kept_vectors is None:
             return self._computed(texts, poolings)
-        return self.kept.vectors(texts, poolings, self._computed)  # by the text with its prompt
+        return self.kept_vectors.vectors(texts, poolings, self._computed)  # by the text with its prompt
 
     def _computed(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
         if self.precision == "fp32":
@@ -241,15 +241,15 @@ def open_model(
     return with_kept_vectors(opened, Path(folder), before) if folder else opened
 
 
-def with_kept_vectors(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
-    """Return the model with vectors kept below `root`, unless its identity is not `before` any more."""
+def with_kept_vectors(model: EmbeddingModel, root: Path, identity: str) -> EmbeddingModel:
+    """Return the model with vectors kept below `root`, unless its identity has changed from `identity`."""
     assert model.source is not None
     kept = KeptVectors.of(model.source, root, model.precision, model.max_length)
-    if kept is None or model.identity != before:
+    if kept is None or model.identity != identity:
         why = "it has no files to know it by" if kept is None else "its weights changed while they were read"
         print(f"note: vectors of {model.name} are not kept: {why}", file=sys.stderr)
         return model
-    return replace(model, kept=kept)
+    return replace(model, kept_vectors=kept)
 
 
 def _function(function: EmbedFunction, name: str, pooling: str, precision: str) -> EmbeddingModel:

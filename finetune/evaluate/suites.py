@@ -47,7 +47,7 @@ def _geometry_files(measure: str, root: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Command:
+class EvaluationCommand:
     """What `clearly eval` must know of the command of an evaluation."""
 
     files: Callable[[str, Path], Sequence[Path]] | None
@@ -63,22 +63,22 @@ class Command:
 
 
 COMMANDS = {
-    "sts": Command(sts.files),
-    "senteval": Command(senteval.files),
-    "clustering": Command(lambda name, root: DATA_SETS[f"clustering/{name}"].paths(root)),
-    "intents": Command(
+    "sts": EvaluationCommand(sts.files),
+    "senteval": EvaluationCommand(senteval.files),
+    "clustering": EvaluationCommand(lambda name, root: DATA_SETS[f"clustering/{name}"].paths(root)),
+    "intents": EvaluationCommand(
         lambda name, root: DATA_SETS[f"intents/{name}"].paths(root),
         figures=lambda task: [f"{task}-{shots}" for shots in intents.SHOTS],
     ),
-    "nanobeir": Command(nanobeir.files),
-    "cola_probe": Command(glue.files, flag=""),
-    "nli_distance": Command(nli_distance.files),
-    "zh_sts": Command(zh_sts.files),
-    "geometry": Command(_geometry_files, "--measure", _GEOMETRY.__getitem__, takes_precision=False),
-    "glue": Command(glue.files, takes_precision=False, trains=True),
-    "anli": Command(anli.files, flag="", takes_precision=False, trains=True),
-    "mteb_english": Command(None),
-    "own_sets": Command(
+    "nanobeir": EvaluationCommand(nanobeir.files),
+    "cola_probe": EvaluationCommand(glue.files, flag=""),
+    "nli_distance": EvaluationCommand(nli_distance.files),
+    "zh_sts": EvaluationCommand(zh_sts.files),
+    "geometry": EvaluationCommand(_geometry_files, "--measure", _GEOMETRY.__getitem__, takes_precision=False),
+    "glue": EvaluationCommand(glue.files, takes_precision=False, trains=True),
+    "anli": EvaluationCommand(anli.files, flag="", takes_precision=False, trains=True),
+    "mteb_english": EvaluationCommand(None),
+    "own_sets": EvaluationCommand(
         lambda task, root: files_at(Path(task.partition("=")[2])),
         "--set",
         lambda task: [task.partition("=")[0]],
@@ -102,7 +102,7 @@ class EvaluationJob:
         return f"{self.evaluation} {self.label or ','.join(self.tasks)}"
 
     @property
-    def command(self) -> Command:
+    def command(self) -> EvaluationCommand:
         return COMMANDS[self.evaluation]
 
     @property

@@ -187,12 +187,12 @@ class RunStore:
 
 
 def _dev_scores(
-    name: str, found: dict[str, tuple[np.ndarray, np.ndarray]]
+    name: str, by_dev_split: dict[str, tuple[np.ndarray, np.ndarray]]
 ) -> tuple[float, dict[str, float], np.ndarray]:
     """Return the deciding figure, all scores (x 100) and the answers, splits end to end, from dev logits."""
     task = TASKS[name]
     answers, by_split = [], {}
-    for split, (logits, targets) in found.items():
+    for split, (logits, targets) in by_dev_split.items():
         answers.append(logits.argmax(1) if task.labels else logits[:, 0])
         by_split[split] = scores_of(task.metrics, answers[-1], targets)
     together = np.concatenate(answers)

@@ -46,7 +46,7 @@ def costs_of(
     for number in range(ROUNDS + 1):
         for name, (_, model) in models.items():
             begun = clock()
-            widths[name] = replace(model, kept=None).encode_document(chosen).shape[1]
+            widths[name] = replace(model, kept_vectors=None).encode_document(chosen).shape[1]
             if number:  # not the first, which may still load and compile
                 seconds[name].append(clock() - begun)
     speeds = {name: len(chosen) / min(rounds) for name, rounds in seconds.items()}

@@ -139,16 +139,16 @@ def _find(member: Subject, pooling: str, sources: Sequence[FigureSource]) -> Mem
     return None
 
 
-def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], digits: int) -> Cell:
+def _cell(table: Table, row: SystemRow, figures: Sequence[MemberFigure | None], digits: int) -> Cell:
     """Return one row's figures over its members as mean and standard deviation; a note names who has none."""
-    present = [figure for figure in found if figure is not None]
+    present = [figure for figure in figures if figure is not None]
     if not present:
         return Cell(digits=digits)
     values = [value for value, _, _ in present]
     std = sample_std(values) if len(values) > 1 else present[0][1]
     cell = Cell(statistics.fmean(values), std, len(values), digits)
-    if len(present) < len(found):
-        cell.notes.append(table.note(f"{row.label}: {len(present)} of {len(found)} seeds have this figure"))
+    if len(present) < len(figures):
+        cell.notes.append(table.note(f"{row.label}: {len(present)} of {len(figures)} seeds have this figure"))
     weak = [evaluation for _, _, evaluation in present if not evaluation.complete]
     if weak:
         cell.incomplete = True

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.benchmarks.files import DATA_SETS, DataSet, data_root, known_name, lines, require
+from pretrain.benchmarks.files import DATA_SETS, BenchmarkSet, data_root, known_name, lines, require
 from pretrain.common.errors import UserError
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -55,7 +55,7 @@ class SentEvalTask:
     """Of its data, where that is not SentEval/NAME."""
 
     @property
-    def data(self) -> DataSet:
+    def data(self) -> BenchmarkSet:
         return DATA_SETS[self.set_name or f"SentEval/{self.name}"]
 
 

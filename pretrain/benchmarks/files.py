@@ -25,7 +25,7 @@ Example = TypeVar("Example")
 
 
 @dataclass(frozen=True)
-class DataSet:
+class BenchmarkSet:
     """A set and its files below the data folder: a row of data_sets.tsv."""
 
     name: str
@@ -45,12 +45,12 @@ class DataSet:
         return [locate(root, file) for file in self.files]
 
 
-def _data_sets() -> dict[str, DataSet]:
+def _data_sets() -> dict[str, BenchmarkSet]:
     found = {}
     for line in Path(__file__).with_name("data_sets.tsv").read_text("utf-8").splitlines()[1:]:
         name, rows, files, origin = line.split("\t")
         counts = {what: int(count) for what, count in (one.split("=") for one in rows.split())}
-        found[name] = DataSet(name, counts, tuple(files.split()), origin)
+        found[name] = BenchmarkSet(name, counts, tuple(files.split()), origin)
     return found
 
 
@@ -108,16 +108,16 @@ def locate(root: Path, file: str) -> Path:
 
 def known_name(
     name: str,
-    known: Iterable[str],
+    names: Iterable[str],
     kind: str,
     plain: Callable[[str], str] = str.lower,
     aliases: Mapping[str, str] | None = None,
 ) -> str:
-    """Return `name` as `known` writes it; two names are the same where `plain` makes them so.
+    """Return `name` as `names` writes it; two names are the same where `plain` makes them so.
 
     aliases: plain name -> known one.
     """
-    written = {plain(one): one for one in known}
+    written = {plain(one): one for one in names}
     found = written | dict(aliases or {})
     if plain(name) not in found:
         near = nearest_name(plain(name), found)

@@ -33,7 +33,7 @@ from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.data.worker import build_for, clip, labels_of, synonyms_for
 from pretrain.prepare.jobs import Job, make_once
-from pretrain.prepare.work_folder import Step, WorkFile
+from pretrain.prepare.work_folder import WorkFile, WorkStep
 
 LABELLED = "augmented"
 COLUMNS = ("positive", "negative", LABELLED)
@@ -187,7 +187,7 @@ class AugmentedShard(WorkFile, place="counts/augment/{rank:05d}.json"):
     shard: dict[str, Any]
 
 
-class _CacheStep(Step):
+class _CacheStep(WorkStep):
     @cached_property
     def plan(self) -> CachePlan:
         return CachePlan.read(self.work)

@@ -27,7 +27,7 @@ from fire.decorators import SetParseFn
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from augment.core.errors import AugmentationError, shown
+from augment.core.errors import AugmentationError, excerpt
 from augment.core.own_code import allow
 from pretrain.common import error_output
 from pretrain.common.credentials import require_no_credentials
@@ -343,7 +343,7 @@ def _value_faults(error: ValidationError, name: str = "") -> str:
     """Return what is wrong with the value of the flag `name`, or with those of a model's fields."""
     return "; ".join(
         f"--{(name or str(fault['loc'][0])).replace('_', '-')}: "
-        f"{fault['msg'].removeprefix('Value error, ')} (got {shown(fault['input'])})"
+        f"{fault['msg'].removeprefix('Value error, ')} (got {excerpt(fault['input'])})"
         for fault in error.errors()
     )
 

@@ -371,7 +371,7 @@ class BatchSizes:
     them: with k = (full - start) / lanes, step s < growth_steps has start + floor(k s / growth_steps) lanes.
 
     >>> sizes = BatchSizes(full=16, lanes=4, start=4, growth_steps=6)
-    >>> sizes.at(np.arange(8)).tolist(), sizes.before(8)
+    >>> sizes.at(np.arange(8)).tolist(), sizes.total_before(8)
     ([4, 4, 8, 8, 12, 12, 16, 16], 80)
     """
 
@@ -391,14 +391,14 @@ class BatchSizes:
         """Return the sequences of a step."""
         return int(self.at(np.array([step]))[0])
 
-    def before(self, step: int) -> int:
+    def total_before(self, step: int) -> int:
         """Return the sequences of all steps before a step."""
         early = min(step, self.growth_steps)
         return int(self._sums[early]) + (step - early) * self.full
 
     def full_steps(self, steps: int) -> float:
         """Return how many steps of the full batch have as many sequences as the first `steps`."""
-        return self.before(steps) / self.full
+        return self.total_before(steps) / self.full
 
     def changes(self, first: int, stop: int) -> list[int]:
         """Return the steps in (first, stop) whose batch is larger than that of the step before."""

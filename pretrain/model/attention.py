@@ -101,10 +101,10 @@ class PackedLayout:
         return replace(self, boundaries=boundaries, cumulative=cumulative, slots=slots)
 
 
-def _longest(most: int) -> int:
-    """Return the smallest `PackedLayout.longest` that is at least `most`."""
-    bucket = next((bucket for bucket in BUCKETS if most <= bucket), None)
-    return -(-most // BUCKETS[-1]) * BUCKETS[-1] if bucket is None else bucket
+def _longest(length: int) -> int:
+    """Return the smallest `PackedLayout.longest` that is at least `length`."""
+    bucket = next((bucket for bucket in BUCKETS if length <= bucket), None)
+    return -(-length // BUCKETS[-1]) * BUCKETS[-1] if bucket is None else bucket
 
 
 def _slots(count: int) -> int:

@@ -201,8 +201,8 @@ def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:
     reading = [records.ScatterRecords(work)] if of_records else documents
     jobs = []
 
-    def add(title: str, step: Any, sizes: list[int], before: Sequence[Any] = ()) -> None:
-        jobs.append(Job(step.stage, title, sizes, [*before, step]))
+    def add(title: str, step: Any, sizes: list[int], earlier_steps: Sequence[Any] = ()) -> None:
+        jobs.append(Job(step.stage, title, sizes, [*earlier_steps, step]))
 
     if config.dedup == "minhash":
         found, left_out = _minhash(read.ReadSource(work), work, len(sizes))

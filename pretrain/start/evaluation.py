@@ -24,7 +24,7 @@ from pretrain.telemetry.formats import LABELS
 STSB_DEV = "stsb-dev"
 
 
-class Evaluation:
+class RunEvaluation:
     """Evaluate an engine's model on all ranks together.
 
     heldout: the held-out sequences, masked and augmented once. random: names of scores that are random at the

@@ -26,7 +26,7 @@ from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.continuity import Inputs
 from pretrain.start.data import Data
-from pretrain.start.evaluation import Evaluation
+from pretrain.start.evaluation import RunEvaluation
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import LABELS, format_count, format_seconds
@@ -89,7 +89,7 @@ def _data_lines(config: Config, reader: ShardReader) -> list[str]:
     """Say what is read: a line for a folder, and for several sets one each, with its share of the steps."""
     steps, lines = config.train.steps, list[str]()
     for part, share in zip(reader.parts, reader.shares):
-        epochs = share * config.batch_sizes.before(steps) / max(1, part.num_sequences)
+        epochs = share * config.batch_sizes.total_before(steps) / max(1, part.num_sequences)
         of_steps = f"{share:.1%} of " if len(reader.parts) > 1 else ""
         lines.append(
             f"{'' if lines else 'data':11}{part.folder}: {part.num_sequences:,} sequences, "
@@ -171,7 +171,7 @@ def _objective_lines(
     return lines
 
 
-def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evaluation) -> None:
+def report(config: Config, progress: Progress, inputs: Inputs, evaluation: RunEvaluation) -> None:
     """Print the scores beside those at the start, and write report/summary.json."""
     random, own = evaluation.random, [task for one in evaluation.sets for task in one.tasks.items()]
     labels = LABELS | {task: LABELS.get(task, f"{task} ({metric} x 100)") for task, metric in own}

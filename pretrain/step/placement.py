@@ -278,13 +278,13 @@ def _owners(keys: np.ndarray) -> np.ndarray:
     return owners
 
 
-def _exchanged(keys: np.ndarray, most: float) -> np.ndarray:
-    """Return keys int64[W, m], each row rising, after exchanges that give no row more than `most` tokens."""
+def _exchanged(keys: np.ndarray, max_tokens: float) -> np.ndarray:
+    """Return keys int64[W, m], each row rising, after exchanges that give no row more than `max_tokens`."""
     loads = _loads(keys)
     for _ in range(_ROUNDS):
         order = np.argsort(loads, kind="stable")
         heavy = order[::-1][: len(order) // 2]
-        heavy = heavy[loads[heavy] > most]
+        heavy = heavy[loads[heavy] > max_tokens]
         light = order[: len(heavy)]
         rows, others = _exchange_one(*_exchange_extremes(keys[heavy], keys[light]))
         if np.array_equal(rows, keys[heavy]):

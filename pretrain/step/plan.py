@@ -157,12 +157,12 @@ class StepPlan:
         most = self.drawn[0] // (stop - first) * most_lanes(lanes, ranks)
         return self.merge(gather_equal(self.to_tensor(most), group))
 
-    def to_tensor(self, most: int) -> Tensor:
+    def to_tensor(self, max_rows: int) -> Tensor:
         """Return all numbers as one int64[K], for one all-gather; `merge` takes it apart.
 
-        most: sequences of the rank that draws most, which makes K the same on all.
+        max_rows: sequences of the rank that draws most, which makes K the same on all.
         """
-        filler = (0, most - self.drawn[0])
+        filler = (0, max_rows - self.drawn[0])
         padded = [torch.nn.functional.pad(of, filler) for of in self.sequences.values()]
         return torch.cat([torch.tensor([n for of in self._counts().values() for n in of]), *padded])
 

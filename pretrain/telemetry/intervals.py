@@ -33,12 +33,12 @@ class Interval:
     high: float
 
     @property
-    def told(self) -> bool:
-        """Whether the difference can be told from none (`can_be_told`)."""
-        return can_be_told(self.mean, self.low, self.high)
+    def differs(self) -> bool:
+        """Whether the difference can be told from none (`differs_from_zero`)."""
+        return differs_from_zero(self.mean, self.low, self.high)
 
 
-def can_be_told(mean: float, low: float, high: float) -> bool:
+def differs_from_zero(mean: float, low: float, high: float) -> bool:
     """Return whether a difference can be told from none.
 
     Its interval does not hold 0, and it is more than the rounding of figures of one encoder by two kernels.
@@ -52,7 +52,7 @@ def interval_text(mean: float, low: float, high: float) -> str:
     >>> interval_text(1.2, 0.3, 2.1), interval_text(0.1, -0.2, 0.4)
     ('+1.20 [+0.30, +2.10]', '~ +0.10 [-0.20, +0.40]')
     """
-    unknown = "" if can_be_told(mean, low, high) else "~ "
+    unknown = "" if differs_from_zero(mean, low, high) else "~ "
     return f"{unknown}{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 

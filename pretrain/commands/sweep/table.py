@@ -21,7 +21,7 @@ import numpy as np
 from finetune.answers import resampled_effects
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.sweep.evaluations import EvaluatedModel, metric, models_of
-from pretrain.commands.sweep.file import Entry, Row, Sweep
+from pretrain.commands.sweep.file import Row, Sweep, TableEntry
 from pretrain.commands.sweep.runs import SweepPlan
 from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.telemetry.formats import table
@@ -130,7 +130,7 @@ def statistics_of(runs: list[dict[str, float]], dev: str) -> dict[str, dict[str,
 # -- what differs from the baseline -------------------------------------
 
 
-def baseline_of(sweep: Sweep, entries: Sequence[Entry]) -> str | None:
+def baseline_of(sweep: Sweep, entries: Sequence[TableEntry]) -> str | None:
     """Return the row that others are compared with: the one the file names, else the first trained one.
 
     Of a row with a grid it is the first cell. None: no row that is left (`--rows`) is trained.
@@ -178,7 +178,7 @@ def _difference(
         noise = _noise([noise_of(task) for task in tasks_of(metrics[title])], pair, chosen)
         around = interval(float(np.mean(first) - np.mean(second)), error, noise)
         if around is not None:
-            columns[title] = asdict(around) | {"told": around.told, "over_pairs": noise is not None}
+            columns[title] = asdict(around) | {"told": around.differs, "over_pairs": noise is not None}
     return {"to": pair[1]["name"], "seeds": common, "one_seed": one_seed, "columns": columns}
 
 

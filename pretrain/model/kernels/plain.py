@@ -118,13 +118,13 @@ def attention(
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, kept: Tensor, rate: float
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, keep_mask: Tensor, rate: float
 ) -> Tensor:
-    """Attend with dropout on the probabilities: q, k, v [n, heads, L, D], kept bool[n, heads, L, L]."""
+    """Attend with dropout on the probabilities: q, k, v [n, heads, L, D], keep_mask bool[n, heads, L, L]."""
     scores = (q * scale) @ k.transpose(2, 3)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
-    return (scores.softmax(-1).masked_fill(~kept, 0.0) / (1.0 - rate)) @ v
+    return (scores.softmax(-1).masked_fill(~keep_mask, 0.0) / (1.0 - rate)) @ v
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -142,10 +142,10 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
     the logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three
     times.
     """
-    return _CrossEntropySum.apply(logits[:, :width], labels)
+    return _PlainCrossEntropySum.apply(logits[:, :width], labels)
 
 
-class _CrossEntropySum(torch.autograd.Function):
+class _PlainCrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:
         wide = logits if logits.dtype == torch.float64 else logits.float()

@@ -71,14 +71,14 @@ def _standardised_gradient(gradient, standard, deviation, width, inside):
 
 @triton.jit
 def norm_forward(
-    x, before, norm, dropout, outputs, width, RATE: tl.constexpr, BEHIND: tl.constexpr, BLOCK: tl.constexpr
+    x, addends, norm, dropout, outputs, width, RATE: tl.constexpr, BEHIND: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Normalise a row of x, to which bias and residual are added.
 
-    before: (bias, residual). norm: (weight, bias, eps). dropout: (keys, site), of x + bias or, with BEHIND,
+    addends: (bias, residual). norm: (weight, bias, eps). dropout: (keys, site), of x + bias or, with BEHIND,
     of the result. outputs: (the sum, its norm, the norm again in another type, statistics [rows, 2]).
     """
-    bias, residual = before
+    bias, residual = addends
     weight, norm_bias, eps = norm
     keys, site = dropout
     added, normed, working, statistics = outputs

@@ -294,7 +294,7 @@ _BROKEN_AT_ONCE = 10
 
 
 @dataclass
-class Faults:
+class RowFaults:
     """What a task could not read: how often, and the first few by file and line."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -313,7 +313,7 @@ class Faults:
         print(*notes, *named, sep="\n", end="\n" if notes else "", file=sys.stderr, flush=True)
 
 
-def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
+def documents(task: ReadTask, source: Source, faults: RowFaults) -> Iterator[str]:
     """Yield the texts of the documents of a task, in order."""
     if task.kind == "embedded":
         from pretrain.prepare.sources.embedded import module_documents
@@ -340,7 +340,7 @@ def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
         yield text
 
 
-def as_unicode(text: str, task: ReadTask, position: int, faults: Faults) -> str:
+def as_unicode(text: str, task: ReadTask, position: int, faults: RowFaults) -> str:
     """Return a text without bytes that are not UTF-8 (halves of surrogate pairs), which are a fault."""
     if is_unicode(text):
         return text
@@ -348,7 +348,7 @@ def as_unicode(text: str, task: ReadTask, position: int, faults: Faults) -> str:
     return text.encode("utf-8", "ignore").decode()
 
 
-def _field_texts(task: ReadTask, source: Source, faults: Faults) -> Iterator[tuple[int, str]]:
+def _field_texts(task: ReadTask, source: Source, faults: RowFaults) -> Iterator[tuple[int, str]]:
     """Yield the text field of every row that can be read, with its position."""
     key = source.text_key
 

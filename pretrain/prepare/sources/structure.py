@@ -39,9 +39,9 @@ class Document:
     sections: tuple[Pair, ...] = ()
 
     @classmethod
-    def of_sections(cls, found: Iterable[Pair]) -> "Document":
+    def of_sections(cls, parts: Iterable[Pair]) -> "Document":
         """Return the document that has these sections."""
-        pairs = tuple(found)
+        pairs = tuple(parts)
         return cls("\n".join(part for pair in pairs for part in pair if part), sections=pairs)
 
     @classmethod
