@@ -159,7 +159,7 @@ def resampled_effects(
 
 
 def _why_not_paired(first: Answers, other: Answers) -> str:
-    """Return why answers cannot be paired; "" where they can."""
+    """Return why answers cannot be paired; "" if they can."""
     if first.data != other.data or not np.array_equal(first.gold, other.gold):
         sizes = f": {len(other.gold):,}, not {len(first.gold):,}" * (len(first.gold) != len(other.gold))
         return f"not the same examples in the same order as the first model's{sizes}"
@@ -207,7 +207,7 @@ Metric = Callable[[np.ndarray], np.ndarray]
 
 
 def _f1(counts: np.ndarray, gold: np.ndarray) -> Metric:
-    """Of class 1; 0 where neither side has it."""
+    """Of class 1; 0 if neither side has it."""
 
     def figure(predicted: np.ndarray) -> np.ndarray:
         both = counts @ ((predicted == 1) & (gold == 1))
@@ -218,7 +218,7 @@ def _f1(counts: np.ndarray, gold: np.ndarray) -> Metric:
 
 
 def _matthews(counts: np.ndarray, gold: np.ndarray) -> Metric:
-    """Gorodkin 2004, R_K, for any number of classes; 0 where one side is constant."""
+    """Gorodkin 2004, R_K, for any number of classes; 0 if one side is constant."""
 
     def figure(predicted: np.ndarray) -> np.ndarray:
         classes = np.unique(np.concatenate([predicted, gold]))

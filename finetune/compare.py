@@ -68,7 +68,7 @@ OfTask = dict[str, Compared]
 
 
 def example_differences(evaluations: Mapping[str, Mapping[str, Evaluation]]) -> dict[str, dict[str, OfTask]]:
-    """Return evaluation -> task -> model -> figure and difference to the first, where both keep answers."""
+    """Return evaluation -> task -> model -> figure and difference to the first, if both keep answers."""
     first, *others = evaluations
     found = {}
     for name, of_first in evaluations[first].items():

@@ -116,7 +116,7 @@ def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
 
 
 def _word(value: Any, names: tuple[str, ...]) -> str | None:
-    """Return the word of a label number; None for -1, which the hub writes where there is no label."""
+    """Return the word of a label number; None for -1, which the hub writes if there is no label."""
     if isinstance(value, str):
         return value
     if value is None or value == -1:

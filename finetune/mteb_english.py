@@ -4,7 +4,7 @@
 
 Tasks, data, protocols and figures are the library's; its own files of results lie in OUT/mteb, whence it
 continues after an interruption. Sentences are encoded by this project: packed, with the model's prompts as
-the library puts them, and from kept vectors where CLEAR_VECTORS names a folder. The library fetches each
+the library puts them, and from kept vectors if CLEAR_VECTORS names a folder. The library fetches each
 task's data from the hub when it is first used.
 """
 
@@ -120,7 +120,7 @@ def evaluate(model: EmbeddingModel, tasks: "Sequence[AbsTask]", folder: Path) ->
 
 
 def add_average(result: Evaluation) -> None:
-    """Add the mean over tasks, and the mean of the means over kinds of tasks, where all tasks are there."""
+    """Add the mean over tasks, and the mean of the means over kinds of tasks, if all tasks are there."""
     names = [task.metadata.name for task in choose(())]
     if not all(name in result.tasks for name in names):
         return

@@ -141,7 +141,7 @@ def score(model: EmbeddingModel, name: str, texts: Comparisons, evaluation: Eval
 
 
 def files(name: str, root: Path) -> list[Path]:
-    """Return the files of the data folder that a task of TASKS reads; where none is there, those to get."""
+    """Return the files of the data folder that a task of TASKS reads; if none is there, those to get."""
     if name == "SNLI":
         return [locate(root, f"SentEval/SNLI/{kind}.test") for kind in ("s1", "s2", "labels")]
     if name == "MNLI":

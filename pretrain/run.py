@@ -104,7 +104,7 @@ class TrainingRun:
     def __init__(
         self, config: Config, default_recipe: str | Path | None, stop_step: int | None, watchdog: Watchdog
     ) -> None:
-        """default_recipe: where the command named none. stop_step: None: `train.steps`."""
+        """default_recipe: if the command named none. stop_step: None: `train.steps`."""
         self.config, self.folder, self.watchdog = config, config.run_folder, watchdog
         self.default_recipe, self.stop_step = default_recipe, stop_step or config.train.steps
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -112,7 +112,7 @@ class TrainingRun:
     # -- open: the data, and the checkpoint to resume from ---------------------------------
 
     def open(self) -> None:
-        """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
+        """Open the data, preparing it if there is none, and find the checkpoint to resume from."""
         self.threads = set_threads(self.config)
         set_deterministic(self.config)
         self.sets = on_rank_zero(lambda: sets_of(self.config.evaluate))
@@ -227,7 +227,7 @@ class TrainingRun:
     def train(self, batches: Iterator[RankBatch]) -> int:
         """Train from `progress.step` until the run is complete, and return 0; or another exit code.
 
-        Raises OverBudget where too many steps had a loss or gradient that is not finite, or a spike.
+        Raises OverBudget if too many steps had a loss or gradient that is not finite, or a spike.
         """
         config, progress = self.config, self.progress
         self.engine.train()
@@ -323,7 +323,7 @@ class TrainingRun:
     # -- conclude: export, and the summary -------------------------------------------------
 
     def conclude(self) -> None:
-        """Export the last step, and write the summary, where the run has come to its end."""
+        """Export the last step, and write the summary, if the run has come to its end."""
         if not self.is_complete:
             return
 

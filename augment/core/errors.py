@@ -28,7 +28,7 @@ _SHORT = _Short()
 
 
 def shortened(text: str, max_length: int = 200) -> str:
-    """Return a text as a message names it, without its end where it is long."""
+    """Return a text as a message names it, without its end if it is long."""
     return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 

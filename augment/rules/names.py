@@ -106,7 +106,7 @@ def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
     if lower in _RANKS and i and sentence.tags[i - 1] in ("NN", "NNP"):
         return False  # "burger king"
     if (i + 1 < len(sentence) and sentence.word(i + 1) == "-") or (i and sentence.word(i - 1) == "-"):
-        return False  # "man-made", "half-brother" where it is cut in three
+        return False  # "man-made", "half-brother" if it is cut in three
     if word[0].islower():
         return True
     if lower in _RANKS:

@@ -216,7 +216,7 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
 
 
 def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
-    """Return edits that put the next verb in the tense, or "do" where it is negated."""
+    """Return edits that put the next verb in the tense, or "do" if it is negated."""
     subject = subject_of(sentence, head)
     if subject is None or subject > finite:
         return None

@@ -172,7 +172,7 @@ def wordnet() -> WordNet:
 
 
 def wordnet_candidates() -> list[Path]:
-    """Return the folders and zips that may hold WordNet, in order: CLEAR_WORDNET alone where it is set."""
+    """Return the folders and zips that may hold WordNet, in order: CLEAR_WORDNET alone if it is set."""
     if named := os.environ.get(VARIABLE):
         return [Path(named).expanduser()]
     data = os.environ.get("CLEAR_DATA")

@@ -239,7 +239,7 @@ def span(
 ) -> Ragged:
     """Keep a contiguous run of int(p * (max - min) + min) content tokens, p ~ Beta(alpha, beta) (DeCLUTR).
 
-    Source: Giorgi et al. 2021, arXiv:2006.03659, section 3.1. max is max_length, or n where the sequence is
+    Source: Giorgi et al. 2021, arXiv:2006.03659, section 3.1. max is max_length, or n if the sequence is
     shorter; one shorter than min_length is kept whole. The place is drawn evenly. DeCLUTR draws anchors with
     alpha=4:beta=2 (long ones), positives with alpha=2:beta=4, and the place of a positive within reach of its
     anchor. Here the views of a sequence draw their places independently, which in a document of about

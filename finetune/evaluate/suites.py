@@ -95,7 +95,7 @@ class EvaluationJob:
     """One of COMMANDS, whose figures are in EVALUATION-POOLING.json."""
     tasks: tuple[str, ...]
     label: str = ""
-    """What progress calls it, where that is not its tasks."""
+    """What progress calls it, if that is not its tasks."""
 
     @property
     def name(self) -> str:
@@ -167,7 +167,7 @@ SUITES["all"] = tuple(
 def suite_named(name: str, root: Path) -> tuple[EvaluationJob, ...]:
     """Return the units of a suite, behind NanoBEIR's thirteen one for each other set beside these.
 
-    `all` has MTEB's where its library is installed.
+    `all` has MTEB's if its library is installed.
     """
     suite = known_name(name, (*SUITES, MTEB), "suite")
     units = list(SUITES.get(suite, ()))
@@ -187,7 +187,7 @@ def own_units(sets: Sequence[str]) -> tuple[EvaluationJob, ...]:
 
 
 def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:
-    """Return units of these tasks alone; all, where none is named, or the command takes none."""
+    """Return units of these tasks alone; all, if none is named, or the command takes none."""
     if not tasks:
         return tuple(units)
     there = [task for unit in units for task in unit.tasks]

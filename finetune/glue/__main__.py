@@ -211,7 +211,7 @@ def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, 
 
 
 def add_average(result: Evaluation) -> None:
-    """Add the mean of CLEAR's Table 1, where all of its tasks are there."""
+    """Add the mean of CLEAR's Table 1, if all of its tasks are there."""
     if all(task in result.tasks for task in TABLE_1):
         mean = statistics.mean(result.tasks[task].value for task in TABLE_1)
         result.add("average of 8", "mean", {"mean": mean})

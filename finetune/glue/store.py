@@ -81,7 +81,7 @@ class RunStore:
         return {name: found[name]["logits"].numpy() for name in wanted}
 
     def unfinished(self, runs: Sequence[GlueRun]) -> list[GlueRun]:
-        """Return `runs` without figures, and a task's best without predictions, where they are asked for."""
+        """Return `runs` without figures, and a task's best without predictions, if they are asked for."""
         found = {run: self.result(run) for run in runs}
         left = {run for run, result in found.items() if result is None}
         for task in dict.fromkeys(run.task for run in runs):

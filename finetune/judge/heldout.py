@@ -179,7 +179,7 @@ def contents_of(sources: Sequence[Source], outside: Path) -> dict[str, str]:
 
 
 def _require_same(old_settings: dict[str, Any], new_settings: dict[str, Any], folder: Path) -> None:
-    """Raise UserError where a test follows from other settings, or from files with other contents."""
+    """Raise UserError if a test follows from other settings, or from files with other contents."""
     old, new = old_settings.get("contents", {}), new_settings["contents"]
     if old_settings | {"contents": new} != new_settings or (new and not old):
         raise UserError(f"{folder} holds the test of another text or seed; choose another --out")

@@ -2,7 +2,7 @@
 
 The official code sorts examples by length to save padding before it makes folds, so the order decides which
 examples share a fold, and is reproduced: by (words of the sentence, label), for pairs by (words of the first,
-of the second, label; SNLI the second first). Files are latin-1 where the official code reads them so.
+of the second, label; SNLI the second first). Files are latin-1 if the official code reads them so.
 """
 
 import re
@@ -52,7 +52,7 @@ class SentEvalTask:
     """nested, cross_validated, split (see `protocol`), snli (split, no regularisation) or relatedness."""
     read: Callable[..., TaskSplits]
     set_name: str = ""
-    """Of its data, where that is not SentEval/NAME."""
+    """Of its data, if that is not SentEval/NAME."""
 
     @property
     def data(self) -> BenchmarkSet:

@@ -113,7 +113,7 @@ def known_name(
     plain: Callable[[str], str] = str.lower,
     aliases: Mapping[str, str] | None = None,
 ) -> str:
-    """Return `name` as `names` writes it; two names are the same where `plain` makes them so.
+    """Return `name` as `names` writes it; two names are the same if `plain` makes them so.
 
     aliases: plain name -> known one.
     """

@@ -50,8 +50,8 @@ Rates = dict[str, dict[str, Counter[str]]]
 class Augmented:
     """What N sentences became.
 
-    outcome: int64[N], a number of `OUTCOMES`: changed; same, where the text differs in white space and quotes
-    only, or in nothing that the tokens show; not_applicable, where the rule gave nothing else than the
+    outcome: int64[N], a number of `OUTCOMES`: changed; same, if the text differs in white space and quotes
+    only, or in nothing that the tokens show; not_applicable, if the rule gave nothing else than the
     sentence. rows: int64[K], those that changed; tokens: Ragged of K. names: str of each augmentation; taken:
     int64[N], which of them each sentence drew.
     """
@@ -77,7 +77,7 @@ def augment(
 ) -> Augmented:
     """Augment N sentences (tokens, keys uint64[N], parses for `needs_text`) and mark which have changed.
 
-    Texts are compared after `normalise`, and by their tokens; where augmentations of tokens come after those
+    Texts are compared after `normalise`, and by their tokens; if augmentations of tokens come after those
     of text, by their tokens alone.
     """
     texts: dict[int, str] = {}
@@ -103,7 +103,7 @@ def augment(
 
 
 def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
-    """Return the stored sequences of N records: text, then each column, empty where unchanged."""
+    """Return the stored sequences of N records: text, then each column, empty if unchanged."""
     count = len(source)
     place_of_nothing = count + sum(len(column.rows) for column in columns)
     order = np.full((count, 1 + len(columns)), place_of_nothing, dtype=np.int64)

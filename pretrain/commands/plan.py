@@ -34,14 +34,14 @@ GPUS = {
 }
 """Name -> TFLOP/s of bfloat16 products without sparsity, and GB of memory, from NVIDIA's data sheets."""
 MFU = 0.3
-"""Share of the peak where nobody has measured it: assumed."""
+"""Share of the peak if nobody has measured it: assumed."""
 MEASURED = {"h200": estimate.Reached(short=0.418, long=0.385, half=4000, host=0.016)}
 """What BERT-base reached in half precision, with graphs (docs/performance.md, "On a GPU")."""
 MOST_GPUS = 65_536
 WIRE = {"fp32": 4, "bf16": 2}
 """`train.communication_dtype` -> bytes of an element."""
 SENTENCE = 24
-"""Mean tokens of a sentence where neither --data nor --length says: of English Wikipedia, about."""
+"""Mean tokens of a sentence if neither --data nor --length says: of English Wikipedia, about."""
 
 
 def plan(

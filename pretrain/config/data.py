@@ -50,7 +50,7 @@ class Source(Section):
     other formats a record is a document, and passages joins records that follow each other, as the sentences
     of a book that are a row each"""
     unwrap: bool | Literal["auto"] = "auto"
-    """join the lines of a paragraph, which blank lines end. auto: where the text is hard-wrapped, as e-mails
+    """join the lines of a paragraph, which blank lines end. auto: if the text is hard-wrapped, as e-mails
     and Gutenberg's books are. (Unit record takes lines as they are)"""
     line_megabytes: float = Field(8, gt=0)
     """longest line of a file, and longest text of a row; a longer one is refused"""

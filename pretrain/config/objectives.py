@@ -36,7 +36,7 @@ class ObjectiveConfig(Section):
     matryoshka_weights: tuple[float, ...] = ()
     """of the losses at those widths; empty: 1 for each"""
     view_dropout: bool = True
-    """whether the encoder's dropout is on where views are embedded; masked language modelling keeps it. At
+    """whether the encoder's dropout is on when views are embedded; masked language modelling keeps it. At
     depth it drowns what [CLS] says of a sequence"""
     keep_vectors: Literal["none", "float32", "float16"] = "none"
     """keep the vectors of the frozen encoder (teacher, start of retain, guide) beside the data, in this type,

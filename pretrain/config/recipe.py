@@ -103,7 +103,7 @@ def _refuse_idle(config: Config, flags: set[str]) -> None:
 
 
 def find_recipe(path: Path) -> Path:
-    """Return the path, or that of the recipe or sweep of ours which it names where there is no such file.
+    """Return the path, or that of the recipe or sweep of ours which it names if there is no such file.
 
     An installation has no folder `configs`: there configs/simcse_bert.yaml is ours, and so is simcse_bert.
     Of a recipe and a sweep of one name the recipe is meant.

@@ -102,7 +102,7 @@ class Position:
 
 
 def require_negatives(reader: ShardReader, views: Sequence[ViewSpec]) -> None:
-    """Raise UserError where a negative view would be the text itself, in every record."""
+    """Raise UserError if a negative view would be the text itself, in every record."""
     for view in views:
         itself = view.column == NEGATIVE and parse(view.augmentation).is_identity
         if itself and NEGATIVE not in reader.columns:

@@ -92,7 +92,7 @@ def _read(place: str, shard: dict | None = None) -> bytes:
 
     shard: what the manifest says of it.
 
-    Raises: Unreachable where another try could not help, UserError after all tries.
+    Raises: Unreachable if another try could not help, UserError after all tries.
     """
     seconds, most = DEADLINE, LARGEST
     if shard is not None:

@@ -115,7 +115,7 @@ def accented_share(texts: Iterable[str]) -> float:
 def _alphabet(texts: list[str], normalizer: Any, max_size: int) -> list[str]:
     """Return the most frequent characters of the normalised texts, sorted; rarer ones become [UNK].
 
-    They are 2,000, or up to `max_size` where these are not 99.95% of the text: Chinese has more.
+    They are 2,000, or up to `max_size` if these are not 99.95% of the text: Chinese has more.
     """
     counts: Counter[str] = Counter()
     for text in texts:

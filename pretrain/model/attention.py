@@ -63,7 +63,7 @@ class PackedLayout:
     the sequence's first token, its tokens, and the piece's first position in it. By bucket, each filled up to
     one of few numbers by slots without tokens."""
     buckets: tuple[tuple[int, int], ...]
-    """(most tokens, slots) of each bucket that has any, in the order of `slots`; empty where a sequence is
+    """(most tokens, slots) of each bucket that has any, in the order of `slots`; empty if a sequence is
     longer than all of `BUCKETS`."""
 
     @classmethod

@@ -71,9 +71,9 @@ def _is_apart(previous: str, line: str) -> bool:
 
 
 def unwrap(text: str, width: int, words: Container[str] = frozenset()) -> str:
-    """Return a text with the lines of each paragraph joined, where they are wrapped at `width`; 0: all lines.
+    """Return a text with the lines of each paragraph joined, if they are wrapped at `width`; 0: all lines.
 
-    A line stays apart where it is short and a capital follows, and before list items and the like. The hyphen
+    A line stays apart if it is short and a capital follows, and before list items and the like. The hyphen
     of a line's end is removed only if the whole word is among `words` (in lower case); otherwise it stays,
     without a blank behind it.
     """

@@ -152,9 +152,9 @@ SCHEDULE = ("train.schedule", "train.decay_steps", "train.decay_shape")
 """Keys that may change from `constant` or `wsd` to either, while the learning rate is stable in both."""
 GUIDE_KEY = "objective.false_negatives.guide"
 MASKING = "objective.mlm.rate", "objective.mlm.later_rates", "objective.mlm.rate_change"
-"""Keys that may change where the steps done were masked at the same rates."""
+"""Keys that may change if the steps done were masked at the same rates."""
 BEGINNING = "start_step", "warmup_steps"
-"""Settings of a loss that may change where it had the same share of its weight in the steps done."""
+"""Settings of a loss that may change if it had the same share of its weight in the steps done."""
 
 
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:

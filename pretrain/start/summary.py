@@ -177,7 +177,7 @@ def report(config: Config, progress: Progress, inputs: Inputs, evaluation: RunEv
     labels = LABELS | {task: LABELS.get(task, f"{task} ({metric} x 100)") for task, metric in own}
     run, steps = config.run_folder, progress.step
     records = [record for record in read_metrics(run / "metrics.jsonl") if "evaluation" in record]
-    # empty where somebody has removed them
+    # empty if somebody has removed them
     scores = {record["step"]: record["evaluation"] for record in records}
     first, last = (records[0]["evaluation"], records[-1]["evaluation"]) if records else ({}, {})
     best = scores.get(progress.best_step, {})

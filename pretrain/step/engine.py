@@ -229,7 +229,7 @@ def build_engine(module: nn.Module, config: Config):
         config=deepspeed_config(config, dist.get_world_size()),
     )
     if hasattr(engine.optimizer, "check_grad_overflow"):
-        # DeepSpeed's step at ZeRO 1 and 2 reads the gradients' norm, not finite where a gradient is not:
+        # DeepSpeed's step at ZeRO 1 and 2 reads the gradients' norm, not finite if a gradient is not:
         # a look at every gradient would be a second wait for the device.
         engine.optimizer.check_grad_overflow = not engine.optimizer.compute_grad_norm
     return engine

@@ -65,7 +65,7 @@ def passes_of(
 
     The keys of a pass say run, step, sequence and view: dropout by them is that of any split into
     micro-batches and ranks. Losses whose weight is 0 at this step have no pass. A sequence loss keeps two
-    graphs where others keep one, so its micro-batches have half the budget.
+    graphs if others keep one, so its micro-batches have half the budget.
     """
     step, ids = batch.step, batch.sequence_ids
     tokens = {role: view.tokens for role, view in batch.views.items()}
@@ -232,7 +232,7 @@ def count_negatives(plan: StepPlan, objective: WholeObjective, mask_duplicates: 
     groups = torch.zeros_like(meanings.records)
     if objective.is_local:
         groups = torch.from_numpy(initial_owners(plan.drawn))
-    keys = meanings.records * ranks + groups  # a meaning, where anchors see no other rank's
+    keys = meanings.records * ranks + groups  # a meaning, if anchors see no other rank's
     members = keys.bincount(minlength=ranks * len(meanings.texts)).double()
     equal = 0.0
     for role, of_role in zip(given, there):

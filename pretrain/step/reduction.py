@@ -144,7 +144,7 @@ class Buckets:
 
 
 def _complete(parameters: list[Parameter]) -> list[Tensor]:
-    """Return the gradients of parameters, zeros where there were none."""
+    """Return the gradients of parameters, zeros if there were none."""
     gradients = []
     for parameter in parameters:
         if parameter.grad is None:

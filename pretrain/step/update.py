@@ -3,7 +3,7 @@
 At ZeRO 0 and 1 with torch's AdamW the host reads nothing: norm, clip and the check stay on the device, where
 the optimizer itself leaves out an update (`found_inf`). Where the passes are graphs, so is all of it at
 ZeRO 0. Other optimizers cannot, so the host waits for the check; else DeepSpeed does, which also clips there.
-It leaves out what has a norm that is not finite: a gradient is made so where the loss is not finite, or the
+It leaves out what has a norm that is not finite: a gradient is made so if the loss is not finite, or the
 norm is above the limit.
 """
 
@@ -55,7 +55,7 @@ class Update:
         batch norm.
 
         Returns:
-            The global gradient norm, NaN where there is none, and whether the step was applied: bool, on the
+            The global gradient norm, NaN if there is none, and whether the step was applied: bool, on the
             device. All ranks find the same, since both are of the global batch.
         """
         with torch.no_grad():
@@ -248,7 +248,7 @@ def _an_element(optimizer) -> Tensor:
 
 
 def _partitioned_norm(optimizer) -> Tensor:
-    """Return the norm of all gradients of a ZeRO optimizer, before it steps; inf where one is not finite."""
+    """Return the norm of all gradients of a ZeRO optimizer, before it steps; inf if one is not finite."""
     if hasattr(optimizer, "scaled_global_norm"):
         return optimizer.scaled_global_norm()
     from deepspeed.runtime.utils import combine_grad_norm_groups

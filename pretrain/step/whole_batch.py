@@ -67,7 +67,7 @@ class StepResult:
     losses: name -> unweighted loss of the global batch, and "total", the weighted sum: float64 scalars on the
         device, which the host has not waited for.
     measures: what the objective reports besides (a discriminator's accuracy): numbers or such scalars.
-    views: float32[views, N, d], the global batch's sentence vectors, or None where the step needed none.
+    views: float32[views, N, d], the global batch's sentence vectors, or None if the step needed none.
     tokens, masked_tokens: over the global batch; tokens counts each forward-and-backward token once.
     micro_batches: (views, masked), a rank.
     request: to stop, the largest over ranks (`pretrain.common.shutdown`).

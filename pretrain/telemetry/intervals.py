@@ -73,7 +73,7 @@ def paired_error(differences: Sequence[float]) -> Error | None:
 
 
 def unpaired_error(first: Sequence[float], second: Sequence[float]) -> Error | None:
-    """Return the error of the difference of two rows' means (Welch); None where neither has two seeds.
+    """Return the error of the difference of two rows' means (Welch); None if neither has two seeds.
 
     A row of a single figure counts as known.
     """
@@ -120,7 +120,7 @@ def draws(task: str, count: int, resamples: int = RESAMPLES) -> Iterator[np.ndar
 
 
 def correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of values float[B, N] in each draw; 0 where one side is constant."""
+    """Return Pearson's correlation of values float[B, N] in each draw; 0 if one side is constant."""
     centred, spreads = [], []
     for side in (one.astype(np.float64), other.astype(np.float64)):
         mean = np.einsum("bn,bn->b", counts, side) / counts.sum(1)

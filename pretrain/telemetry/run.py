@@ -22,7 +22,7 @@ from pretrain.telemetry.throughput import Throughput
 from pretrain.telemetry.trackers import Trackers, Tracking
 
 SECONDS_BETWEEN_LINES = 30.0  # of training at least; the first and the last row of metrics are always printed
-SECONDS_AT_A_TERMINAL = 5.0  # the same where somebody watches
+SECONDS_AT_A_TERMINAL = 5.0  # the same if somebody watches
 
 
 class Telemetry:

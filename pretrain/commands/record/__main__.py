@@ -95,7 +95,7 @@ def check(
         replay: train so many stretches of the run again (`clearly verify --replay`).
         text: the corpus, to prepare again.
         eval_data: folder of the benchmarks, to score the run again.
-        data: the run's data, where they were moved.
+        data: the run's data, if they were moved.
     """
     from pretrain.commands.record import checking
 

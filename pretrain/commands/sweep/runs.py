@@ -134,7 +134,7 @@ def slug(name: str) -> str:
 
 
 class SweepPlan:
-    """The runs of a sweep. `runs` has each once, in a fixed order, also where several rows share it."""
+    """The runs of a sweep. `runs` has each once, in a fixed order, also if several rows share it."""
 
     def __init__(self, entries: list[TableEntry], seeds: list[int], out: Path):
         self.entries, self.seeds, self.out = entries, seeds, out

@@ -50,7 +50,7 @@ def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
 
 
 def figures(model: EvaluatedModel, sweep: Sweep, row: Row) -> dict[str, float]:
-    """Return column -> figure, where there is one; {KEY} of a metric is the row's `at`."""
+    """Return column -> figure, if there is one; {KEY} of a metric is the row's `at`."""
     columns: dict[str, str | list[str]] = {}
     for title, name in columns_of(sweep).items():
         with suppress(KeyError):  # a column of rows that have the key
@@ -156,7 +156,7 @@ def _difference(
     pair: tuple[dict, dict], rows: Rows, metrics: dict[str, Any], noise_of: Any
 ) -> dict[str, Any]:
     models = [rows[row["name"]] for row in pair]
-    # seed -> number of the run; empty where the row is a model as it is
+    # seed -> number of the run; empty if the row is a model as it is
     by_seed = [{one.run.seed: n for n, one in enumerate(side) if one.run is not None} for side in models]
     common = [seed for seed in by_seed[0] if seed in by_seed[1]]
     chosen = [
@@ -207,7 +207,7 @@ def _noises(task: str, rows: Rows, baseline: str) -> Noises:
 
 
 def tasks_of(metric: str | list[str]) -> list[str]:
-    """Return the STS tasks whose mean a metric is; none where it is something else.
+    """Return the STS tasks whose mean a metric is; none if it is something else.
 
     >>> tasks_of("sts.STS-B"), tasks_of("dev"), tasks_of("glue.RTE")
     (['STS-B'], ['STS-B-dev'], [])

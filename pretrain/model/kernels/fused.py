@@ -85,7 +85,7 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
     """Return whether `attention` of qkv [T, 3, heads, D] is by the program for short sequences.
 
-    It is where all of the row have at most 128 tokens, and heads at most 128 channels, if shared memory holds
+    It is if all of the row have at most 128 tokens, and heads at most 128 channels, if shared memory holds
     a sequence's tiles.
     """
     return bool(layout.buckets) and _fits(qkv, layout.buckets[-1][0], _TILES)
@@ -112,7 +112,7 @@ def attention(
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
-    """As `plain`'s; logits are written over by their gradient where one is wanted."""
+    """As `plain`'s; logits are written over by their gradient if one is wanted."""
     if logits.dtype == torch.float64:
         return plain.cross_entropy_sum(logits, labels, width)
     return _CrossEntropySum.apply(logits, labels, width)
@@ -188,8 +188,8 @@ class _Norm(torch.autograd.Function):
         x, (rows, width) = x.contiguous(), x.shape
         residual = None if residual is None else residual.contiguous()
         like, drops = x if residual is None else residual, _drops(how.dropout)
-        # the sum where it goes on, or is kept for a backward (x is the sum of itself alone); its norm in the
-        # residual's type where that goes on, and in the working type where that is another
+        # the sum if it goes on, or is kept for a backward (x is the sum of itself alone); its norm in the
+        # residual's type if that goes on, and in the working type if that is another
         added = torch.empty_like(like) if not how.behind and (how.differentiable or not how.post) else None
         normed = torch.empty_like(like) if how.post else None
         apart = not how.post or like.dtype != how.dtype

@@ -5,7 +5,7 @@ so are attention's probabilities. The interface is described in `pretrain.model.
 not take (float64, float16, another device) goes to `pretrain.model.kernels.plain`, which is also what they
 are compared with.
 
-The kernels are an optional extension: `pip install -e .` compiles them where it finds a compiler (GCC 12 or
+The kernels are an optional extension: `pip install -e .` compiles them if it finds a compiler (GCC 12 or
 later). It is a second extension, beside `augment._native`, because that one must import without torch and
 this one runs on the threads of torch's own OpenMP library: it is compiled for OpenMP, but not linked with
 any, and finds torch's when it is loaded behind torch. `torch.set_num_threads` holds for it therefore, and
@@ -44,7 +44,7 @@ def available() -> str | None:
 
 @cache
 def instruction_sets() -> tuple[str, ...]:
-    """Return those of portable, avx2 and avx512 that this processor runs; none where nothing is compiled."""
+    """Return those of portable, avx2 and avx512 that this processor runs; none if nothing is compiled."""
     library = _library()
     return () if library is None else _INSTRUCTION_SETS[: library.instruction_sets() + 1]
 

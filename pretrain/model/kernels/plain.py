@@ -38,7 +38,7 @@ def residual_norm(
     """Add to the residual stream and normalise: (stream, normed), both [T, H].
 
     sum = residual + dropout(x + bias), without a residual dropout(x + bias) of x's type. The stream goes on,
-    in the residual's type, as the sum's layer norm where norms come after the residual connection (`post`),
+    in the residual's type, as the sum's layer norm if norms come after the residual connection (`post`),
     else as the sum. normed is the layer norm in `dtype`, for products to read.
     """
     stream = x.dtype if residual is None else residual.dtype
@@ -135,7 +135,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
     """Sum -log softmax(logits[:, :width])[label] over rows: float32, or float64 from float64.
 
-    logits: [P, V], V >= width; they may be written over. labels: int64[P], `IGNORED` where a row counts for
+    logits: [P, V], V >= width; they may be written over. labels: int64[P], `IGNORED` if a row counts for
     nothing.
 
     Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in

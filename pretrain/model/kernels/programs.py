@@ -126,7 +126,7 @@ def norm_backward(
     """Pull gradients through `norm_forward`.
 
     saved: (the sum, statistics, weight). upstream: of (the stream, which is the norm with POST, else the
-    sum; the norm in its other type). results: (of the residual; of x, None where it is the same; sums
+    sum; the norm in its other type). results: (of the residual; of x, None if it is the same; sums
     float32[programs, 3, width], of the gradients by weight, norm's bias and, not with BEHIND, bias). shape:
     (rows, width, programs).
     """

@@ -29,7 +29,7 @@ _BETWEEN = re.compile(r"[\s,\[\]]*")  # the objects of an array
 
 Row = dict[str, Any]
 Choose = Callable[[tuple[str, ...]], Sequence[str]]
-"""Of the names of all columns, those that are to be read. Raises UserError where they do not fit."""
+"""Of the names of all columns, those that are to be read. Raises UserError if they do not fit."""
 
 
 @dataclass(frozen=True)
@@ -395,7 +395,7 @@ def _field_texts(task: ReadTask, source: Source, faults: RowFaults) -> Iterator[
 
 
 def _how_to_set_key(task: ReadTask, source: Source) -> str:
-    """Say what to type to set the key, also where only some files of a folder or glob have other fields."""
+    """Say what to type to set the key, also if only some files of a folder or glob have other fields."""
     how = source.how_to_set("text_key")
     if task.place == source.source:
         return how

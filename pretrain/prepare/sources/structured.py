@@ -62,7 +62,7 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     """Return the two columns of a file's rows that belong together; None: its text is one column's.
 
     A column that the source names is the text, and alone. task: the first of the file. whole: return all
-    columns that are named in `COLUMNS`, where there are several.
+    columns that are named in `COLUMNS`, if there are several.
     """
     if task.kind not in ("jsonl", "csv", "tsv", "parquet") or "text_key" in source.model_fields_set:
         return None

@@ -134,7 +134,7 @@ class Scatter(PlannedStep):
 
 
 class EnsureSplits(PlannedStep):
-    """Decide by the rule where the hashes leave a split empty, and run the reading tasks concerned again."""
+    """Decide by the rule if the hashes leave a split empty, and run the reading tasks concerned again."""
 
     stage = "heldout"
 
