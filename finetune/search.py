@@ -5,7 +5,7 @@
     clearly search runs/demo --text corpus.txt --queries queries.txt --out found.jsonl
     clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
 
-A text is sentences, one a line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
+A text is sentences, one per line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
 or markdown and reStructuredText, split into sentences as there. Its vectors are kept in RUN/search (or
 results/MODEL/search), so that a second search by the same weights encodes the query and new sentences alone.
 """
@@ -72,7 +72,7 @@ def search(
 
     Args:
         query: what to look for.
-        text: sentences, one a line; with --split text, markdown, rst, jsonl, csv or parquet files, between
+        text: sentences, one per line; with --split text, markdown, rst, jsonl, csv or parquet files, between
             commas, a folder or a glob, or a list of mappings in YAML.
         split: split the texts into sentences, as `clearly prepare` does.
         top: how many sentences to show.

@@ -15,12 +15,12 @@ from pretrain.prepare.sources.structured import structured
 
 
 def read_lines(text: str) -> list[str]:
-    """Return the different sentences of a file with one a line."""
+    """Return the different sentences of a file, one per line."""
     _refuse_prepared(text)
     if os.path.isdir(text) or not is_file_of_lines(Path(text)):
         kinds = "folders, text, Markdown, jsonl, csv and parquet files, and data sets of the hub"
         raise UserError(
-            f"--text {text} is no file of sentences, one a line: add --split, which reads {kinds}"
+            f"--text {text} is no file of sentences, one per line: add --split, which reads {kinds}"
         )
     if not os.path.isfile(text):  # a list or a glob, perhaps, which may be longer than a path
         raise UserError(f"--text {text}: there is no such file; --split reads several, and globs")

@@ -16,7 +16,7 @@ class GeometryOptions(BaseModel, frozen=True):
         description="files of clustering/ for the neighbourhoods, by commas; VaSCL has stackoverflow alone",
     )
     text_file: str = Field(
-        "", description="sentences to augment, one a line (.gz too); default: those of STS-B"
+        "", description="sentences to augment, one per line (.gz too); default: those of STS-B"
     )
     sentences: int = Field(1000, ge=10, description="number of sentences to augment, taken evenly")
     aug: str = Field(

@@ -36,7 +36,7 @@ class TrainingOptions(BaseModel, frozen=True):
 
     seeds: cli.Count = Field(1, description="number of seeds; figures are their mean")
     lr: cli.Rate | None = Field(None, description="learning rate, in place of the recipe's")
-    batch_size: cli.Count | None = Field(None, description="examples a step, in place of the recipe's")
+    batch_size: cli.Count | None = Field(None, description="examples per step, in place of the recipe's")
     precision: Precision = "auto"
     max_train: cli.Natural = Field(
         0, description="most training examples of a set, for a quick trial; marks the result incomplete"

@@ -219,18 +219,18 @@ def is_file_of_lines(path: Path) -> bool:
 
 
 def read_sentences(path: Path, flag: str) -> list[str]:
-    """Read the different sentences of the text file that a flag names, one a line (compressed too)."""
+    """Read the different sentences of the text file that a flag names, one per line (compressed too)."""
     found = list(dict.fromkeys(_text_lines(path, flag)))
     if len(found) < 10:
-        raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one a line")
+        raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one per line")
     return found
 
 
 def read_queries(path: Path) -> list[str]:
-    """Read the queries of the text file that --queries names, one a line (compressed too)."""
+    """Read the queries of the text file that --queries names, one per line (compressed too)."""
     found = _text_lines(path, "queries")
     if not found:
-        raise UserError(f"--queries {path} holds no query; give one a line")
+        raise UserError(f"--queries {path} holds no query; give one per line")
     return found
 
 
@@ -241,7 +241,7 @@ def _text_lines(path: Path, flag: str) -> list[str]:
     if not path.is_file():
         raise UserError(f"--{flag} {path}: there is no such file")
     if not is_file_of_lines(path):
-        raise UserError(f"--{flag} {path}: give a file of sentences, one a line (as .txt or .txt.gz)")
+        raise UserError(f"--{flag} {path}: give a file of sentences, one per line (as .txt or .txt.gz)")
     found: list[str] = []
     first, number = b"", 0
     try:

@@ -193,7 +193,7 @@ def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
 
 
 def _read_tables(task: str, files: Sequence[Path]) -> list[Pairs]:
-    """Read pairs, one a line, as one subset; SICK's files have a header."""
+    """Read pairs, one per line, as one subset; SICK's files have a header."""
     parts = []
     for file in files:
         is_sick = file.name.startswith("SICK")

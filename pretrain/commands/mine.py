@@ -104,8 +104,8 @@ def main(
     Args:
         pairs: files or data sets of pairs, by commas: jsonl, csv, tsv, parquet, a saved data set, hub:NAME.
         out: folder to write.
-        corpus: further candidates, beside the pairs' own positives and negatives: a text file, one a line, or
-            another source.
+        corpus: further candidates, beside the pairs' own positives and negatives: a text file, one per line,
+            or another source.
         unmatched: a pair for which no negative was found: keep it as a pair, or drop it.
     """
     if out.is_file() or (out.is_dir() and {path.name for path in out.glob("[!.]*")} - {TRIPLES, SUMMARY}):

@@ -24,7 +24,7 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _MOST = 3000  # characters of a message about a recipe
 
 OTHER_NAMES = {
-    "batch_size": ("train.global_batch", "sequences a step, over all ranks"),
+    "batch_size": ("train.global_batch", "sequences per step, over all ranks"),
     "learning_rate": ("train.lr", ""),
     "epochs": ("train.steps", "a run prints at its start how many epochs they are"),
     "seeds": ("train.seed", "for several: clearly sweep --config RECIPE --seed-list 1,2"),

@@ -275,7 +275,7 @@ class LoadingConfig(Section):
     """no batch has a text twice among its records' anchors and positives: a record that would repeat one
     comes at a later step of its epoch. Reads all data at the start"""
     workers: int = Field(1, ge=0)
-    """loader processes a rank; 0 loads in the training process"""
+    """loader processes per rank; 0 loads in the training process"""
     damaged: Literal["refuse", "skip"] = "refuse"
     """a chunk whose hash is wrong: stop, or replace it by another and write that down"""
 

@@ -198,7 +198,7 @@ class TrainConfig(Section):
     """optimizer steps; a recipe's warm-up that does not fit into them keeps its share of the steps. Flag
     --steps"""
     global_batch: int = Field(192, ge=2)
-    """sequences a step over all ranks; also the pool of negatives"""
+    """sequences per step over all ranks; also the pool of negatives"""
     batch_warmup_steps: int = Field(0, ge=0)
     """steps over which the batch grows evenly from batch_start to global_batch; not with data.sets"""
     batch_start: int | None = Field(None, ge=2)
@@ -262,12 +262,12 @@ class TrainConfig(Section):
     """on a GPU, only algorithms that give the same bits again; torch names in an error what has none. A CPU
     always does"""
     threads: int | None = Field(None, ge=1)
-    """CPU threads a rank; none: OMP_NUM_THREADS if it is set, else cores / ranks on this machine. Without
-    either, and without a number of ranks from a launcher, a machine without a GPU runs one rank a core.
+    """CPU threads per rank; none: OMP_NUM_THREADS if it is set, else cores / ranks on this machine. Without
+    either, and without a number of ranks from a launcher, a machine without a GPU runs one rank per core.
     torchrun itself sets OMP_NUM_THREADS=1 for several ranks, so a 1 there counts as not set: for one thread
     say --train.threads 1"""
     patience: int | None = Field(None, ge=1)
-    """end the run after so many evaluations (evaluate.every) in a row that were not better than the best one
+    """end the run after N evaluations (evaluate.every) in a row that were not better than the best one
     by evaluate.best_by; none: train all steps. The learning rate keeps to train.steps"""
     rendezvous_seconds: int = Field(600, ge=1)
     """how long ranks wait for each other at the start, at most"""

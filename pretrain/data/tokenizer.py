@@ -337,7 +337,7 @@ def tokenizer_hash(path: str | Path) -> str:
 def encode(tokenizer: "Tokenizer", texts: list[str], batch: int = 4096) -> Ragged:
     """Return the token ids of texts by a tokenizer without padding or truncation, no special tokens added.
 
-    In batches, because an Encoding costs some hundred bytes a token until it is let go.
+    In batches, because an Encoding costs some hundred bytes per token until it is let go.
     """
     arrays: list[np.ndarray] = []
     lengths: list[int] = []

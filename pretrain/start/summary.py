@@ -66,9 +66,9 @@ def lines_of_run(config: Config, data: Data, model: SentenceModel, threads: int,
     """Say what is about to run, so that a wrong setting is seen before it costs a day."""
     train, sizes, encoder, objective = config.train, config.batch_sizes, model.encoder, model.objective
     from_user = " (OMP_NUM_THREADS)" if train.threads is None and threads_of_user() else ""
-    cpu = f"CPU, threads a rank: {threads}{from_user}"
+    cpu = f"CPU, threads per rank: {threads}{from_user}"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    chosen = " (one rank a core; --train.threads decides otherwise)" if LOCAL_RANKS in os.environ else ""
+    chosen = " (one rank per core; --train.threads decides otherwise)" if LOCAL_RANKS in os.environ else ""
     falls = f", decay {train.decay_shape} over the last {train.steps - train.decay_begins:,}"
     grown = f" from step {sizes.growth_steps:,} on, {sizes.start:,} at the first"
     grows = grown if sizes.growth_steps else ""
@@ -80,7 +80,7 @@ def lines_of_run(config: Config, data: Data, model: SentenceModel, threads: int,
         f"{train.steps:,} steps{falls if train.schedule == 'wsd' else ''}",
         *_encoder_lines(config, encoder, data, objective),
         *_objective_lines(config, data.train, objective, encoder.hidden_size),
-        f"batch      {train.global_batch:,} sequences a step{grows}, up to {train.micro_batch_tokens:,} "
+        f"batch      {train.global_batch:,} sequences per step{grows}, up to {train.micro_batch_tokens:,} "
         "tokens in one pass",
     ]
 
@@ -140,7 +140,7 @@ def _objective_lines(
 ) -> list[str]:
     settings = config.objective
     if not objective.roles:
-        return [f"objective  {settings.name}, {objective.masked_copies} masking(s) a sequence"]
+        return [f"objective  {settings.name}, {objective.masked_copies} masking(s) per sequence"]
     by_spec: dict[str, list[str]] = {}
     for role in objective.roles:
         by_spec.setdefault(config.augment.of_role(role), []).append(role)

@@ -193,8 +193,8 @@ def start_processes(patience: int = 600, seconds: int = 1800) -> None:
 def without_shared_memory_reduction() -> None:
     """Keep DeepSpeed from loading the all-reduce that it has for inference on CPUs, which nothing here calls.
 
-    It is compiled at its first use, and every run of several ranks leaves 66 MiB a rank in /dev/shm, which is
-    memory, until the machine starts anew. To read the table, rather than set it, would run compilers for
+    It is compiled at its first use, and every run of several ranks leaves 66 MiB per rank in /dev/shm, which
+    is memory, until the machine starts anew. To read the table, rather than set it, would run compilers for
     every operator that DeepSpeed has.
     """
     import deepspeed

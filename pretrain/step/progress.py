@@ -69,7 +69,7 @@ class Progress:
             setattr(self, name, checkpointed.get(name, type(getattr(self, name))()))
 
     def lost(self, patience: int | None) -> bool:
-        """Return whether so many evaluations in a row (`train.patience`) were not the best."""
+        """Return whether the last `patience` evaluations (`train.patience`) were not the best."""
         return patience is not None and self.unimproved >= patience
 
     def note_scores(

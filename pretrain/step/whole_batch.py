@@ -13,8 +13,8 @@ takes three passes:
    encoder. Masked language modelling needs no other sequence, so it runs here alone, normalised by the masked
    tokens of the whole global batch.
 
-With one micro-batch of views a rank, pass 1 keeps its graph and pass 3 does not run again. (The idea of 1 to
-3 is GradCache's, Gao et al. 2021; here it holds for ZeRO 0 to 3.)
+With one micro-batch of views per rank, pass 1 keeps its graph and pass 3 does not run again. (The idea of 1
+to 3 is GradCache's, Gao et al. 2021; here it holds for ZeRO 0 to 3.)
 
 Scales: the engine averages gradients over W ranks. A rank back-propagates its own rows of dL/dz times W;
 heads saw the whole batch on every rank, so their mean over ranks is already the gradient.
@@ -69,7 +69,7 @@ class StepResult:
     measures: what the objective reports besides (a discriminator's accuracy): numbers or such scalars.
     views: float32[views, N, d], the global batch's sentence vectors, or None if the step needed none.
     tokens, masked_tokens: over the global batch; tokens counts each forward-and-backward token once.
-    micro_batches: (views, masked), a rank.
+    micro_batches: (views, masked), per rank.
     request: to stop, the largest over ranks (`pretrain.common.shutdown`).
     lengths: int64[N], tokens of each original sequence of the global batch; on the CPU.
     substitutions: of all ranks (`RankBatch.substitutions`).

@@ -93,7 +93,7 @@ class Telemetry:
     # -- the loop's calls --------------------------------------------------
 
     def advance(self, step: int, tokens: int, sequences: int = 0, ended: float | None = None) -> None:
-        """Count a step of so many tokens and sequences over all ranks (`Throughput.add`)."""
+        """Count a step, and its tokens and sequences over all ranks (`Throughput.add`)."""
         self._step = step
         if self._active:
             self.throughput.add(step, tokens, sequences, ended)

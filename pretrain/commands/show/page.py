@@ -58,7 +58,7 @@ class Retrieval:
 
 
 def page_of(run: Path, sentences: int, queries: list[str]) -> str:
-    """Return the page of a run as HTML: search of so many sentences, for queries or held-out sentences."""
+    """Return the page of a run as HTML: search of N `sentences`, for queries or held-out sentences."""
     config = load_config(run / "config.yaml", {})
     tokenizer = load_tokenizer(config.data_folder / "tokenizer")
     models = models_of(run, config, tokenizer)

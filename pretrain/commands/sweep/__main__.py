@@ -79,8 +79,8 @@ def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = No
 
     Args:
         file: a sweep file, as those under configs/sweeps.
-        words_of: print instead the flags of pretrain/main.py for the run of this number, one a line; nothing
-            if it is done.
+        words_of: print instead the flags of pretrain/main.py for the run of this number, one per line;
+            nothing if it is done.
     """
     runs = SweepWork(file, flags, overrides).plan.runs
     if words_of is None:
