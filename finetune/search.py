@@ -20,7 +20,7 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model, with_kept_vectors
 from finetune.encoders.source import names_function, resolve
-from finetune.flags import Model, Pooling, VectorPrecision
+from finetune.flags import EncodingFlags, Model
 from finetune.texts import read_lines, read_split
 from pretrain.benchmarks.distinct import unit
 from pretrain.benchmarks.files import read_queries
@@ -64,9 +64,8 @@ def search(
     top: cli.Count = 5,
     queries: Path | None = None,
     beside: str = "",
-    pooling: Pooling = "",
-    precision: VectorPrecision = "fp32",
     out: cli.OutFile | None = None,
+    flags: EncodingFlags,
 ) -> None:
     """Find the sentences of a text that are nearest to a query, by the cosine of their vectors.
 
@@ -86,7 +85,7 @@ def search(
     sentences = read_split(text) if split else read_lines(text)
     found: dict[str, list[list[Hit]]] = {}
     for name in filter(None, [model, beside]):
-        opened, vectors = _open(name, pooling, precision, sentences, split)
+        opened, vectors = _open(name, flags.pooling, flags.precision, sentences, split)
         found[opened.name] = nearest(vectors, sentences, opened.encode_query(asked_queries), top)
     for number, line in enumerate(asked_queries):
         print(f"{'' if number == 0 else chr(10)}{line}")

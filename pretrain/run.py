@@ -216,8 +216,8 @@ class TrainingRun:
             settings.balance,
             lanes=config.data.lanes,
             graphs=Graphs(self.engine, settings.graphs, telemetry.say),
-            guide_store=keep_vectors(config, objective, self.data.train, self.spec, telemetry.say),
         )
+        self.whole.guide_store = keep_vectors(config, objective, self.data.train, self.spec, telemetry.say)
         self.update = Update(self.engine, settings.clip, self.scale, self.whole.graphs)
         self.faults = Faults(config, self.whole, self.update, telemetry, progress, self.decode)
         self.log = StepLog(

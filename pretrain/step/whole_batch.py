@@ -125,7 +125,6 @@ class WholeBatch:
         balance: Balance = "off",
         lanes: int | None = None,
         graphs: Graphs | None = None,
-        guide_store: FrozenVectors | None = None,
     ):
         """
         Args:
@@ -138,7 +137,6 @@ class WholeBatch:
             balance: when sequences change ranks before a pass (`pretrain.step.placement`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
             graphs: of the encoder's passes; None: every pass is launched operator by operator.
-            guide_store: the frozen guide's vectors, if they are kept.
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
@@ -148,7 +146,8 @@ class WholeBatch:
         self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.lanes = lanes or self.world
-        self.graphs, self.guide_store = graphs or Graphs(engine, "off"), guide_store
+        self.graphs = graphs or Graphs(engine, "off")
+        self.guide_store: FrozenVectors | None = None  # the run's, if it keeps the frozen guide's vectors
         self.device = engine.device
         stage = int(engine.zero_optimization_stage())
         self.reduction: Buckets | Coalesced = Coalesced(engine) if stage > 1 else Buckets(engine)
