@@ -1,7 +1,7 @@
 """`clearly plan`: what a run will need, before it is started.
 
 Memory per rank by part, the largest micro-batch that fits, and time, at every ZeRO stage.
-docs/planning.md says what is measured, what is computed, and how far off it may be.
+docs/training.md says what is measured, what is computed, and how far off it may be.
 
     clearly plan --config configs/clear_base.yaml --gpus 256 --gpu h200
     clearly plan --config C --gpus 64 --gpu a100-80 --data DATA --mfu 0.35

@@ -4,7 +4,7 @@ Two things are random in a difference: the seeds of the runs, and which sentence
 to hold. All runs are scored on the same pairs, so the two cross: another draw of pairs moves all seeds
 together. The error over seeds is Student's t, that over pairs a bootstrap of Spearman's correlation, and the
 interval is of their sum. A bootstrap over seeds would be too narrow: of 95% intervals over 5 seeds that
-resample them, 83% hold the truth, of t's 95% (docs/reproduce.md).
+resample them, 83% hold the truth, of t's 95% (docs/evaluation.md).
 """
 
 import zlib
