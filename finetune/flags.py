@@ -39,7 +39,7 @@ class EncodingFlags(BaseModel):
     precision: VectorPrecision = "fp32"
 
 
-class Derivation(BaseModel, use_attribute_docstrings=True):
+class Derivation(BaseModel, frozen=True, use_attribute_docstrings=True):
     """What to make of an encoder by what is fitted on a text."""
 
     pooling: str = ""
@@ -55,3 +55,6 @@ class Derivation(BaseModel, use_attribute_docstrings=True):
     """what this is fitted on, as `clearly prepare` reads it; or prepared data"""
     sentences: Count | None = None
     """of the text, at most, that --whiten and --remove encode (default: 10,000)"""
+
+
+AS_IT_IS = Derivation()  # nothing is fitted

@@ -20,7 +20,7 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.encoders.source import reach_hub
-from finetune.flags import Model, Out, Pooling, VectorPrecision
+from finetune.flags import EncodingFlags, Model, Out
 from finetune.results import Evaluation, folder_for, folder_name, run_and_write
 from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
@@ -132,14 +132,7 @@ def add_average(result: Evaluation) -> None:
     result.add("average", "mean", {"mean": over_tasks, "mean over kinds": over_kinds})
 
 
-def main(
-    model: Model,
-    *,
-    tasks: cli.Names = (),
-    pooling: Pooling = "",
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
-) -> int:
+def main(model: Model, *, tasks: cli.Names = (), out: Out = "", encoding: EncodingFlags) -> int:
     """Evaluate on MTEB(eng, v2) by the library mteb, which fetches the data from the hub; resumable.
 
     Args:
@@ -147,7 +140,7 @@ def main(
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the library's data loaders fork
     chosen = choose(tasks)
-    opened = open_model(model, pooling, precision=precision)
+    opened = open_model(model, encoding.pooling, precision=encoding.precision)
     folder = folder_for(opened, out) / "mteb"
     return run_and_write(opened, out, lambda opened: evaluate(opened, chosen, folder), add_average)
 

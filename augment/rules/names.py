@@ -166,7 +166,7 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     part of a longer one or stands in front of a noun ("the France team"), or if the sentence says it already.
     """
     places = (place for number in range(3) for place in _places(sentence, number))
-    found = [place for place in places if _takes_apposition(sentence, *place[:2])]
+    found = [place for place in places if _takes_apposition(sentence, place[1])]
     if not found:
         return None
     _, j, name = draws.choice(sorted(found))
@@ -211,7 +211,7 @@ def _is_whole_name(sentence: ParsedSentence, i: int, j: int, words: list[str]) -
     return True
 
 
-def _takes_apposition(sentence: ParsedSentence, i: int, j: int) -> bool:
+def _takes_apposition(sentence: ParsedSentence, j: int) -> bool:
     """Return whether the name stands by itself, as a noun phrase."""
     following = j + 1
     if following == len(sentence):

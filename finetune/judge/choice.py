@@ -120,7 +120,8 @@ class Judge:
             if folder != trained:
                 discard(folder)
         dev = {share: float(one["dev"][0].mean()) for share, one in scored.items()}
-        alpha, forgetful = choose(dev, self._similar()), choose(dev, {})
+        general = {float(name): one.tasks[self.general.name].value for name, one in self.similarity.items()}
+        alpha, forgetful = choose(dev, general), choose(dev, {})
         self.scores[ADAPTED] = scored[1.0]
         name, other = _row(alpha), _row(forgetful)
         self.scores |= {name: scored[alpha], other: scored[forgetful]}
@@ -165,9 +166,6 @@ class Judge:
         found = Evaluation.of("general", model, "cosine, Spearman over all pairs")
         add_figures(self.general, self.general.embed(model.encode, model.encode, model.encode), found)
         return found
-
-    def _similar(self) -> dict[float, float]:
-        return {float(name): one.tasks[self.general.name].value for name, one in self.similarity.items()}
 
     def _similarities(self) -> dict[str, dict[str, Any]]:
         """Return alpha -> the general test, and its difference to the start's, as JSON."""

@@ -270,21 +270,19 @@ class MergeCache(_CacheStep):
         write_manifest(self.out, manifest)
 
 
-class CacheFlags(BaseModel):
+class CacheFlags(BaseModel, use_attribute_docstrings=True):
     """What to augment, and how."""
 
     data: Path = Field(description="prepared data; with --annotate for augmentations of text")
     out: Path = Field(description="folder for the shards, the tokenizer and the manifest")
-    aug: str | None = Field(
-        None, description="column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2"
-    )
+    aug: str | None = None
+    """column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2"""
     positive: str | None = Field(None, description="column `positive`: any specification, as 'pi|mv|dn'")
     negative: str | None = Field(None, description="column `negative`: any specification, as neg")
     seed: int = Field(42, ge=0, description="of all draws")
     resample: int = Field(1, ge=1, description="copies of a training sentence, each with its own draws")
-    synonyms: str | None = Field(
-        None, description="synonym table, for augmentations that need one; none: the usual places"
-    )
+    synonyms: str | None = None
+    """synonym table, for augmentations that need one; none: the usual places"""
     workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
     progress: bool = Field(True, description="show progress bars")
 

@@ -26,7 +26,7 @@ is.
 import tempfile
 from pathlib import Path
 
-from finetune.flags import Derivation
+from finetune.flags import AS_IT_IS, Derivation
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -39,7 +39,7 @@ def main(
     push: str | None = None,
     public: bool = False,
     dry_run: bool = False,
-    fit: Derivation,
+    fit: Derivation = AS_IT_IS,
 ) -> int:
     """Write a trained encoder as a folder that transformers and sentence-transformers load.
 

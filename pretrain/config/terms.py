@@ -110,9 +110,7 @@ class MaskedLanguageConfig(Section):
     """weight of the masked-language loss, beside any objective"""
     rate: float = Field(0.15, gt=0, lt=1)
     """share of tokens predicted (never special ones)"""
-    later_rates: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, lt=1)]] = Field(
-        default_factory=dict
-    )
+    later_rates: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, lt=1)]] = {}
     """the rate from a step on: '{800: 0.15, 950: 0.05}'; none: one rate"""
     rate_change: Literal["steps", "linear"] = "steps"
     """steps: a later rate begins at its step; linear: it is reached there, evenly"""

@@ -210,13 +210,12 @@ def measure(queries: np.ndarray, answers: np.ndarray) -> Retrieval:
     return Retrieval(float((ranks <= 5).mean()), float(gains.mean()), float(others))
 
 
-def _print_retrieval(models: dict[str, Retrieval], count: int) -> None:
-    heading = f"held-out retrieval ({count:,} candidates)"
-    print(f"\n  {heading:36}" + "".join(f"{name:>18}" for name in models))
+def _print_retrieval(scores: dict[str, Retrieval], count: int) -> None:
+    print(f"\n  {f'held-out retrieval ({count:,} candidates)':36}" + "".join(f"{one:>18}" for one in scores))
     for label, name in (("recall@5", "recall"), ("nDCG@10", "ndcg")):
-        figures = (f"{100 * getattr(one, name):17.1f}%" for one in models.values())
+        figures = (f"{100 * getattr(one, name):17.1f}%" for one in scores.values())
         print(f"    {label:34}" + "".join(figures))
-    cosines = (f"{one.cosine:18.2f}" for one in models.values())
+    cosines = (f"{one.cosine:18.2f}" for one in scores.values())
     print(f"    {'cosine of different texts':34}" + "".join(cosines))
 
 
