@@ -240,11 +240,11 @@ def evaluate(
     return result
 
 
-def _task_result(name: str, found: list[dict[str, Any]], sets: Sets) -> TaskResult:
-    test = [entry["test"][name] for entry in found]
-    dev = [entry["best"]["scores"][name] for entry in found]
+def _task_result(name: str, entries: list[dict[str, Any]], sets: Sets) -> TaskResult:
+    test = [entry["test"][name] for entry in entries]
+    dev = [entry["best"]["scores"][name] for entry in entries]
     scores = {"test": statistics.mean(test), "dev": statistics.mean(dev)}
-    if any("test_answers" not in entry for entry in found):  # of a version that kept none
+    if any("test_answers" not in entry for entry in entries):  # of a version that kept none
         return TaskResult("test", scores["test"], scores, sample_std(test), {"test": test, "dev": dev})
     places = range(len(ROUNDS)) if name == "all" else [ROUNDS.index(name)]
     rounds = [sets.evaluation[f"{one} test"] for one in ROUNDS]
@@ -253,7 +253,7 @@ def _task_result(name: str, found: list[dict[str, Any]], sets: Sets) -> TaskResu
     rows = [rounds[place] for place in places]
     gold = np.concatenate([one.targets for one in rows if one.targets is not None])
     texts = [text for one in rows for text in one.first], [text for one in rows for text in one.second or ()]
-    given = [from_text(entry["test_answers"]).astype(np.int64)[answered] for entry in found]
+    given = [from_text(entry["test_answers"]).astype(np.int64)[answered] for entry in entries]
     answers = Answers.of(given, gold, "accuracy", examples_digest(*texts, gold))
     return TaskResult("test", scores["test"], scores, sample_std(test), {"test": test, "dev": dev}, answers)
 

@@ -149,7 +149,7 @@ def resampled_effects(
 
 
 def _why_not_paired(first: Answers, other: Answers) -> str:
-    """Return why answers cannot be paired; "" where they can."""
+    """Return why answers cannot be paired; "" if they can."""
     if first.data != other.data or not np.array_equal(first.gold, other.gold):
         sizes = f": {len(other.gold):,}, not {len(first.gold):,}" * (len(first.gold) != len(other.gold))
         return f"not the same examples in the same order as the first model's{sizes}"
@@ -197,14 +197,14 @@ Metric = Callable[[np.ndarray], np.ndarray]
 
 
 def _f1(counts: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Of class 1; 0 where neither side has it."""
+    """Of class 1; 0 if neither side has it."""
     both = counts @ ((predicted == 1) & (gold == 1))
     either = counts @ ((predicted == 1) * 1.0 + (gold == 1))
     return 2 * both / np.where(either == 0, 1, either)
 
 
 def _matthews(counts: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Gorodkin 2004, R_K, for any number of classes; 0 where one side is constant."""
+    """Gorodkin 2004, R_K, for any number of classes; 0 if one side is constant."""
     classes = np.unique(np.concatenate([predicted, gold]))
     total, right = counts.sum(1), counts @ (predicted == gold)
     answered, true = (counts @ (side[:, None] == classes) for side in (predicted, gold))

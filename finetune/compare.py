@@ -68,7 +68,7 @@ OfTask = dict[str, Compared]
 
 
 def example_differences(evaluations: Mapping[str, Mapping[str, Evaluation]]) -> dict[str, dict[str, OfTask]]:
-    """Return evaluation -> task -> model -> figure and difference to the first, where both keep answers."""
+    """Return evaluation -> task -> model -> figure and difference to the first, if both keep answers."""
     first, *others = evaluations
     found = {}
     for name, of_first in evaluations[first].items():
@@ -155,10 +155,10 @@ def _table(
     return table
 
 
-def example_lines(found: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
+def example_lines(evaluations: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
     """Return the lines for the terminal: for each evaluation and model a line a task."""
     lines = []
-    for name, of_tasks in found.items():
+    for name, of_tasks in evaluations.items():
         models = dict.fromkeys(model for of_models in of_tasks.values() for model in of_models)
         first, *others = models
         for model in others:

@@ -26,7 +26,7 @@ from typing import Any
 from finetune.encoders.source import reach_hub
 from finetune.flags import EvalData
 from finetune.tuning.tasks import NLI, TASKS, ZERO_ONE, GlueTask
-from pretrain.benchmarks.files import DATA_SETS, DataSet, data_root, known_name, locate
+from pretrain.benchmarks.files import DATA_SETS, BenchmarkSet, data_root, known_name, locate
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, require_writable
@@ -116,7 +116,7 @@ def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
 
 
 def _word(value: Any, names: tuple[str, ...]) -> str | None:
-    """Return the word of a label number; None for -1, which the hub writes where there is no label."""
+    """Return the word of a label number; None for -1, which the hub writes if there is no label."""
     if isinstance(value, str):
         return value
     if value is None or value == -1:
@@ -223,14 +223,14 @@ CATALOGUE = tuple(DATA_SETS.values())
 GROUPS = tuple(dict.fromkeys(one.group for one in CATALOGUE))
 
 
-def state_of(data_set: DataSet, root: Path) -> tuple[str, list[str]]:
+def state_of(data_set: BenchmarkSet, root: Path) -> tuple[str, list[str]]:
     """Return what is there of a set below `root`, "complete", "incomplete" or "missing", and what is not."""
     absent = [file for file in data_set.files if not locate(root, file).is_file()]
     state = "complete" if not absent else "missing" if len(absent) == len(data_set.files) else "incomplete"
     return state, absent
 
 
-def choose(names: str) -> list[DataSet]:
+def choose(names: str) -> list[BenchmarkSet]:
     """Return the sets of a comma-separated list (GROUP, GROUP/NAME or a unique NAME); all of an empty one."""
     short = [one.name.split("/")[-1].lower() for one in CATALOGUE]
     aliases = {key: one.name for key, one in zip(short, CATALOGUE) if short.count(key) == 1}
@@ -241,7 +241,7 @@ def choose(names: str) -> list[DataSet]:
     return list({one.name: one for one in chosen or CATALOGUE}.values())
 
 
-def report(one: DataSet, root: Path, width: int) -> str:
+def report(one: BenchmarkSet, root: Path, width: int) -> str:
     """Return a line on a set; below it the files that lack, and where to get them."""
     state, absent = state_of(one, root)
     lines = [f"{one.name:{width}}  {state}"]

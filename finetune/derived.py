@@ -29,6 +29,7 @@ from finetune.encoders.embed import PackedModel, embed_rows
 from finetune.encoders.models import open_model, pooling_of
 from finetune.encoders.padded import open_padded, open_sentence_transformer, tokenized
 from finetune.encoders.source import OWN_MODULES, ModelSource, resolve
+from finetune.flags import Derivation
 from finetune.texts import read_split
 from pretrain.benchmarks.files import evenly_spaced
 from pretrain.common import files
@@ -255,38 +256,29 @@ def table_width(tokens: int) -> int:
 # -- folders ------------------------------------------------------------
 
 
-def derive(
-    name: str,
-    out: str,
-    *,
-    pooling: str = "",
-    whiten: int | None = None,
-    remove: int = 0,
-    static: str = "",
-    text: str = "",
-    sentences: int | None = None,
-) -> list[str]:
-    """Write a folder derived from a model, and return what was done, a line each; `main` says the rest."""
+def derive(name: str, out: str, fit: Derivation) -> list[str]:
+    """Write a folder derived from a model, and return what was done, a line each."""
     source, folder, done = resolve(name), Path(out), list[str]()
     if folder.resolve() == Path(source.location).resolve():
         raise UserError(f"--out {out} is the model's own folder; name another")
     require_replaceable(folder)
-    weighted, mapped = pooling in WEIGHTINGS, whiten is not None or remove > 0
-    if (static and (weighted or mapped)) or (whiten is not None and remove):
+    weighted, mapped = fit.pooling in WEIGHTINGS, fit.whiten is not None or fit.remove > 0
+    if (fit.static and (weighted or mapped)) or (fit.whiten is not None and fit.remove):
         raise UserError("--static, --whiten and --remove go one by one, --pooling with the last two")
-    prepared = os.path.isfile(os.path.join(text, MANIFEST))
+    prepared = os.path.isfile(os.path.join(fit.text, MANIFEST))
     if weighted and mapped and prepared:
         raise UserError(
-            f"--pooling {pooling} with a map needs text, and {text} is prepared data: name its sources"
+            f"--pooling {fit.pooling} with a map needs text, and {fit.text} is prepared data: name its "
+            "sources"
         )
-    fitted = weighted or mapped or static == ENCODED
-    if fitted and not text:
+    fitted = weighted or mapped or fit.static == ENCODED
+    if fitted and not fit.text:
         raise UserError("give the text that this is fitted on: --text FILES, as `clearly prepare` reads them")
-    model = open_base(source, pooling)
-    if (text and not fitted) or (sentences and not mapped):
-        idle = "--text" if text and not fitted else "--sentences"
+    model = open_base(source, fit.pooling)
+    if (fit.text and not fitted) or (fit.sentences and not mapped):
+        idle = "--text" if fit.text and not fitted else "--sentences"
         raise UserError(f"nothing that is asked for is fitted on {idle}: leave it out")
-    given = text if prepared or not text else read_split(text)
+    given = fit.text if prepared or not fit.text else read_split(fit.text)
 
     def weights(kind: str) -> np.ndarray:
         counts = TokenCounts.of(read_tokens(given, model, source.location), len(model.tokenizer))
@@ -294,21 +286,24 @@ def derive(
         return counts.weights(kind)
 
     if weighted:
-        model = weigh_tokens(model, weights(pooling), name)
+        model = weigh_tokens(model, weights(fit.pooling), name)
     if mapped:
-        vectors = _unscaled_vectors(source, pooling, model, given, sentences or MOST_SENTENCES)
+        vectors = _unscaled_vectors(source, fit.pooling, model, given, fit.sentences or MOST_SENTENCES)
         if len(vectors) <= vectors.shape[1]:
             few = f"{len(vectors):,} different sentences and vectors of {vectors.shape[1]} numbers"
             raise UserError(
-                f"--text {text}: {few}: give more sentences than numbers, better ten times as many"
+                f"--text {fit.text}: {few}: give more sentences than numbers, better ten times as many"
             )
-        matrix, bias = without_components(vectors, remove) if remove else whitening(vectors, whiten or 0)
+        if fit.remove:
+            matrix, bias = without_components(vectors, fit.remove)
+        else:
+            matrix, bias = whitening(vectors, fit.whiten or 0)
         model = map_vectors(model, matrix, bias)
-        what = f"without the first {remove}" if remove else f"whitened, {matrix.shape[1]}"
+        what = f"without the first {fit.remove}" if fit.remove else f"whitened, {matrix.shape[1]}"
         done.append(f"{what} of {len(matrix)} components, fitted on {len(vectors):,} sentences")
-    if static:
-        table = token_vectors(model, static == ENCODED)
-        if static == ENCODED:
+    if fit.static:
+        table = token_vectors(model, fit.static == ENCODED)
+        if fit.static == ENCODED:
             # model2vec's: the components by which the vectors vary most, each row times its token's weight
             width = min(table.shape[1], table_width(len(table)))
             mean, _, basis = _components(table)
@@ -320,7 +315,7 @@ def derive(
 
 
 def _unscaled_vectors(
-    source: ModelSource, pooling: str, model: Any, given: str | Sequence[str], most: int
+    source: ModelSource, pooling: str, model: Any, given: str | Sequence[str], max_texts: int
 ) -> np.ndarray:
     """Return what a map is fitted on: vectors before they are scaled to length 1, float32[N, d].
 
@@ -333,11 +328,11 @@ def _unscaled_vectors(
                 f"--text {given} is prepared data, and {source.name} reads text: name its sources"
             )
         bare = _like(model, split_normalize(model)[0])
-        return bare.encode(evenly_spaced(given, most), show_progress_bar=False)
+        return bare.encode(evenly_spaced(given, max_texts), show_progress_bar=False)
     runs.encoder.normalize = False
     name = runs.encoder.pooling if runs.single else opened.pooling
     if not isinstance(given, str):
-        chosen = [opened.prompt + one for one in evenly_spaced(given, most)]
+        chosen = [opened.prompt + one for one in evenly_spaced(given, max_texts)]
         return runs.vectors(chosen, [name])[name]
     reader = _open_prepared(given, model, source.location)
     if opened.prompt or reader.max_length > runs.longest:
@@ -346,12 +341,12 @@ def _unscaled_vectors(
             f"{source.name} reads {runs.longest} behind the prompt {opened.prompt!r}: name its sources"
         )
     rows = list[np.ndarray]()
-    chunks = evenly_spaced(range(reader.num_chunks), -(-most // ROWS_OF_A_CHUNK))
+    chunks = evenly_spaced(range(reader.num_chunks), -(-max_texts // ROWS_OF_A_CHUNK))
     for chunk in chunks:
         stored = reader.read(chunk).stored
         there = np.flatnonzero(stored.lengths)  # of a record's columns
-        rows += [stored[row] for row in evenly_spaced(there.tolist(), -(-most // len(chunks)))]
-    rows = [row.astype(np.int64) for row in evenly_spaced(rows, most)]
+        rows += [stored[row] for row in evenly_spaced(there.tolist(), -(-max_texts // len(chunks)))]
+    rows = [row.astype(np.int64) for row in evenly_spaced(rows, max_texts)]
     return embed_rows(runs.encoder, rows, [name])[name]
 
 

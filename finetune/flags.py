@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
+
+from pretrain.common.cli import Count, Natural
 
 Model = Annotated[
     str,
@@ -28,3 +30,31 @@ VectorPrecision = Annotated[
     Field(description="of the encoder: fp32, or bf16, which is about twice as fast and rounds vectors"),
 ]
 Out = Annotated[str, Field(description="folder for results; default: RUN/report or results/MODEL")]
+
+
+class EncodingFlags(BaseModel):
+    """How an encoder makes vectors."""
+
+    pooling: Pooling = ""
+    precision: VectorPrecision = "fp32"
+
+
+class Derivation(BaseModel, frozen=True, use_attribute_docstrings=True):
+    """What to make of an encoder by what is fitted on a text."""
+
+    pooling: str = ""
+    """sif or idf: a mean over tokens by weights from the counts of --text; or, of a model that brings none,
+    its pooling"""
+    whiten: Natural | None = None
+    """whiten vectors over --text, and keep the first N components; 0: all that vary"""
+    remove: Natural = 0
+    """remove the first N principal components of the vectors of --text, and the mean"""
+    static: Literal["", "encoded", "input"] = ""
+    """one vector per token in place of the encoder: "encoded" alone, or the "input" rows"""
+    text: str = ""
+    """what this is fitted on, as `clearly prepare` reads it; or prepared data"""
+    sentences: Count | None = None
+    """of the text, at most, that --whiten and --remove encode (default: 10,000)"""
+
+
+AS_IT_IS = Derivation()  # nothing is fitted

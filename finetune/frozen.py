@@ -12,23 +12,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.encoders.source import OWN_MODULES
-from finetune.flags import EvalData, Model, Out, Pooling, VectorPrecision
+from finetune.flags import EncodingFlags, EvalData, Model, Out
 from finetune.results import Evaluation, run_and_write
 from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
 
 
-class FrozenFlags(BaseModel):
+class FrozenFlags(EncodingFlags):
     """Flags of every evaluation of frozen vectors."""
 
     tasks: cli.Names = Field((), description="names by commas; default: the suite's, or the paper's table")
-    pooling: Pooling = ""
     eval_data: EvalData = ""
-    precision: VectorPrecision = "fp32"
     out: Out = ""
 
 

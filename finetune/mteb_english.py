@@ -4,7 +4,7 @@
 
 Tasks, data, protocols and figures are the library's; its own files of results lie in OUT/mteb, whence it
 continues after an interruption. Sentences are encoded by this project: packed, with the model's prompts as
-the library puts them, and from kept vectors where CLEAR_VECTORS names a folder. The library fetches each
+the library puts them, and from kept vectors if CLEAR_VECTORS names a folder. The library fetches each
 task's data from the hub when it is first used.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.encoders.source import reach_hub
-from finetune.flags import Model, Out, Pooling, VectorPrecision
+from finetune.flags import EncodingFlags, Model, Out
 from finetune.results import Evaluation, folder_for, folder_name, run_and_write
 from pretrain.benchmarks.files import known_name
 from pretrain.common import cli
@@ -118,7 +118,7 @@ def evaluate(model: EmbeddingModel, tasks: "Sequence[AbsTask]", folder: Path) ->
 
 
 def add_average(result: Evaluation) -> None:
-    """Add the mean over tasks, and the mean of the means over kinds of tasks, where all tasks are there."""
+    """Add the mean over tasks, and the mean of the means over kinds of tasks, if all tasks are there."""
     names = [task.metadata.name for task in choose(())]
     if not all(name in result.tasks for name in names):
         return
@@ -130,14 +130,7 @@ def add_average(result: Evaluation) -> None:
     result.add("average", "mean", {"mean": over_tasks, "mean over kinds": over_kinds})
 
 
-def main(
-    model: Model,
-    *,
-    tasks: cli.Names = (),
-    pooling: Pooling = "",
-    precision: VectorPrecision = "fp32",
-    out: Out = "",
-) -> int:
+def main(model: Model, *, tasks: cli.Names = (), out: Out = "", encoding: EncodingFlags) -> int:
     """Evaluate on MTEB(eng, v2) by the library mteb, which fetches the data from the hub; resumable.
 
     Args:
@@ -145,7 +138,7 @@ def main(
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the library's data loaders fork
     chosen = choose(tasks)
-    opened = open_model(model, pooling, precision=precision)
+    opened = open_model(model, encoding.pooling, precision=encoding.precision)
     folder = folder_for(opened, out) / "mteb"
     return run_and_write(opened, out, lambda opened: evaluate(opened, chosen, folder), add_average)
 

@@ -183,7 +183,7 @@ def _read_set(name: str, data: str) -> RetrievalSet:
 
 
 def add_average(result: Evaluation) -> None:
-    """Add the mean over NanoBEIR's thirteen sets, where all of them are there."""
+    """Add the mean over NanoBEIR's thirteen sets, if all of them are there."""
     if all(name in result.tasks for name in THIRTEEN):
         keys = result.tasks[THIRTEEN[0]].scores
         means = {key: float(np.mean([result.tasks[name].scores[key] for name in THIRTEEN])) for key in keys}

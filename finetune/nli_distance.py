@@ -121,23 +121,23 @@ def scores(
     return figures, nearer[contradicts]
 
 
-def score(model: EmbeddingModel, name: str, found: Comparisons, evaluation: Evaluation) -> str:
+def score(model: EmbeddingModel, name: str, texts: Comparisons, evaluation: Evaluation) -> str:
     """Compare the vectors of a task's texts."""
-    count, decided = len(found.premises), int(found.contradicts.sum())
-    vectors = model.encode([*found.premises, *found.entailed, *found.not_entailed])
+    count, decided = len(texts.premises), int(texts.contradicts.sum())
+    vectors = model.encode([*texts.premises, *texts.entailed, *texts.not_entailed])
     premises, entailed, not_entailed = np.split(vectors, 3)
-    result, nearer = scores(premises, entailed, not_entailed, found.contradicts)
-    details = {"comparisons": count, "with_contradiction": decided, "premises": len(set(found.premises))}
-    data = examples_digest([*found.premises, *found.entailed], found.not_entailed, found.contradicts)
+    result, nearer = scores(premises, entailed, not_entailed, texts.contradicts)
+    details = {"comparisons": count, "with_contradiction": decided, "premises": len(set(texts.premises))}
+    data = examples_digest([*texts.premises, *texts.entailed], texts.not_entailed, texts.contradicts)
     answers = Answers.of(nearer, np.ones_like(nearer), "accuracy", data)
     evaluation.add(name, "entailment_nearer", result, answers=answers, **details)
-    if found.remark:
-        evaluation.incomplete(f"{name}: {found.remark}")
+    if texts.remark:
+        evaluation.incomplete(f"{name}: {texts.remark}")
     return f"{result['entailment_nearer']:.2f}% of {decided:,}"
 
 
 def files(name: str, root: Path) -> list[Path]:
-    """Return the files of the data folder that a task of TASKS reads; where none is there, those to get."""
+    """Return the files of the data folder that a task of TASKS reads; if none is there, those to get."""
     if name == "SNLI":
         return [locate(root, f"SentEval/SNLI/{kind}.test") for kind in ("s1", "s2", "labels")]
     if name == "MNLI":

@@ -45,11 +45,11 @@ class TaskResult:
     value: float
     scores: dict[str, float]
     std: float | None = None
-    """Standard deviation of the headline over seeds or splits, where there are several."""
+    """Standard deviation of the headline over seeds or splits, if there are several."""
     details: dict[str, Any] = field(default_factory=dict)
     """Anything else worth keeping (subsets, chosen hyper-parameters)."""
     answers: Answers | str | None = None
-    """To the examples, where the figure follows from them; words: why they cannot be had."""
+    """To the examples, if the figure follows from them; words: why they cannot be had."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Evaluation:
         self.tasks[task] = TaskResult(metric, scores[metric], scores, std, details, answers)
 
     def expect_size(self, what: str, rows: str, count: int, published: int) -> None:
-        """Mark the result as incomplete where a set has not as many rows as published."""
+        """Mark the result as incomplete if a set has not as many rows as published."""
         if count != published:
             self.incomplete(f"{what} has {count:,} {rows} here, {published:,} as published")
 
@@ -229,7 +229,7 @@ def table(evaluation: Evaluation) -> str:
 
 
 def figure_text(value: float | None) -> str:
-    """Return a figure with two decimals; "nan" where it is not a number, which files hold as null."""
+    """Return a figure with two decimals; "nan" if it is not a number, which files hold as null."""
     return "nan" if value is None else f"{value:.2f}"
 
 

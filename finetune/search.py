@@ -5,7 +5,7 @@
     clearly search runs/demo --text corpus.txt --queries queries.txt --out found.jsonl
     clearly search runs/demo --text corpus.txt --beside MODEL "a storm at sea"     # two encoders side by side
 
-A text is sentences, one a line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
+A text is sentences, one per line (.gz, .zst, .bz2, .xz too); with --split it is what `clearly prepare` reads,
 or markdown and reStructuredText, split into sentences as there. Its vectors are kept in RUN/search (or
 results/MODEL/search), so that a second search by the same weights encodes the query and new sentences alone.
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model, with_kept_vectors
 from finetune.encoders.source import names_function, resolve
-from finetune.flags import Model, Pooling, VectorPrecision
+from finetune.flags import EncodingFlags, Model
 from finetune.texts import read_lines, read_split
 from pretrain.benchmarks.distinct import unit
 from pretrain.benchmarks.files import read_queries
@@ -64,15 +64,14 @@ def search(
     top: cli.Count = 5,
     queries: Path | None = None,
     beside: str = "",
-    pooling: Pooling = "",
-    precision: VectorPrecision = "fp32",
     out: cli.OutFile | None = None,
+    flags: EncodingFlags,
 ) -> None:
     """Find the sentences of a text that are nearest to a query, by the cosine of their vectors.
 
     Args:
         query: what to look for.
-        text: sentences, one a line; with --split text, markdown, rst, jsonl, csv or parquet files, between
+        text: sentences, one per line; with --split text, markdown, rst, jsonl, csv or parquet files, between
             commas, a folder or a glob, or a list of mappings in YAML.
         split: split the texts into sentences, as `clearly prepare` does.
         top: how many sentences to show.
@@ -86,7 +85,7 @@ def search(
     sentences = read_split(text) if split else read_lines(text)
     found: dict[str, list[list[Hit]]] = {}
     for name in filter(None, [model, beside]):
-        opened, vectors = _open(name, pooling, precision, sentences, split)
+        opened, vectors = _open(name, flags.pooling, flags.precision, sentences, split)
         found[opened.name] = nearest(vectors, sentences, opened.encode_query(asked_queries), top)
     for number, line in enumerate(asked_queries):
         print(f"{'' if number == 0 else chr(10)}{line}")
@@ -112,7 +111,7 @@ def _open(
     identity = source if isinstance(source, str) else source.identity
     model = open_model(source, pooling, precision=precision)
     kept = model
-    if model.source is not None and model.kept is None:  # nothing says when a function has changed
+    if model.source is not None and model.kept_vectors is None:  # nothing says when a function has changed
         place = model.run if model.run is not None else Path("results") / Path(model.name).name
         kept = with_kept_vectors(model, place / "search", identity)
     vectors = kept.encode_document(sentences)

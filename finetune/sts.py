@@ -29,7 +29,7 @@ from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 POOLINGS = ("cls", "mean")
-"""The poolings evaluated, beside that which a run was trained with, where none is named and the model does
+"""The poolings evaluated, beside that which a run was trained with, if none is named and the model does
 not bring its own."""
 
 

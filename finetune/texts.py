@@ -10,17 +10,17 @@ from pretrain.config.data import Source, data_config
 from pretrain.data.manifest import MANIFEST
 from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structured import structured
 
 
 def read_lines(text: str) -> list[str]:
-    """Return the different sentences of a file with one a line."""
+    """Return the different sentences of a file, one per line."""
     _refuse_prepared(text)
     if os.path.isdir(text) or not is_file_of_lines(Path(text)):
         kinds = "folders, text, Markdown, jsonl, csv and parquet files, and data sets of the hub"
         raise UserError(
-            f"--text {text} is no file of sentences, one a line: add --split, which reads {kinds}"
+            f"--text {text} is no file of sentences, one per line: add --split, which reads {kinds}"
         )
     if not os.path.isfile(text):  # a list or a glob, perhaps, which may be longer than a path
         raise UserError(f"--text {text}: there is no such file; --split reads several, and globs")
@@ -37,12 +37,12 @@ def read_split(text: str) -> list[str]:
             commas, or a list of mappings in YAML.
     """
     _refuse_prepared(text)
-    faults, found = Faults(), dict[str, None]()
+    faults, found = RowFaults(), dict[str, None]()
     given = parse_value(text, list[Source], "--text")
     try:
         sources = data_config({"sources": given}).sources
         for task in plan_tasks(sources, structure=True, whole=True):
-            of_task = Faults(faults.counts)  # each names a few of its own
+            of_task = RowFaults(faults.counts)  # each names a few of its own
             for document in structured(task, sources[task.source], of_task, whole=True):
                 found |= dict.fromkeys(sentences_of(document.whole))
             faults.named += of_task.named

@@ -35,7 +35,7 @@ from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import open_data, report_damage, require_different_views, require_signal
 from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
-from pretrain.start.evaluation import Evaluation, require_sts, sets_of
+from pretrain.start.evaluation import RunEvaluation, require_sts, sets_of
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
 from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
@@ -104,7 +104,7 @@ class TrainingRun:
     def __init__(
         self, config: Config, default_recipe: str | Path | None, stop_step: int | None, watchdog: Watchdog
     ) -> None:
-        """default_recipe: where the command named none. stop_step: None: `train.steps`."""
+        """default_recipe: if the command named none. stop_step: None: `train.steps`."""
         self.config, self.folder, self.watchdog = config, config.run_folder, watchdog
         self.default_recipe, self.stop_step = default_recipe, stop_step or config.train.steps
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -112,7 +112,7 @@ class TrainingRun:
     # -- open: the data, and the checkpoint to resume from ---------------------------------
 
     def open(self) -> None:
-        """Open the data, preparing it where there is none, and find the checkpoint to resume from."""
+        """Open the data, preparing it if there is none, and find the checkpoint to resume from."""
         self.threads = set_threads(self.config)
         set_deterministic(self.config)
         self.sets = on_rank_zero(lambda: sets_of(self.config.evaluate))
@@ -163,7 +163,7 @@ class TrainingRun:
             store.load(self.checkpoint, self.engine)  # verified when it was chosen
         spec, progress, checkpoint = self.spec, self.progress, self.checkpoint
         self.ledger_message = verify_resumed_batch(config, data.train, spec, progress, checkpoint)
-        self.evaluation = Evaluation(config, data, self.engine, progress, self.sets)
+        self.evaluation = RunEvaluation(config, data, self.engine, progress, self.sets)
 
     # -- loop: train step by step; evaluate, save and log between the steps ------------------
 
@@ -217,8 +217,8 @@ class TrainingRun:
             settings.balance,
             lanes=config.data.lanes,
             graphs=Graphs(self.engine, settings.graphs, telemetry.say),
-            kept=keep_vectors(config, objective, self.data.train, self.spec, telemetry.say),
         )
+        self.whole.guide_store = keep_vectors(config, objective, self.data.train, self.spec, telemetry.say)
         self.update = Update(self.engine, settings.clip, self.scale, self.whole.graphs)
         self.faults = Faults(settings.faults, self.whole, self.update, telemetry, progress, self.decode)
         self.log = StepLog(
@@ -228,7 +228,7 @@ class TrainingRun:
     def train(self, batches: Iterator[RankBatch]) -> int:
         """Train from `progress.step` until the run is complete, and return 0; or another exit code.
 
-        Raises OverBudget where too many steps had a loss or gradient that is not finite, or a spike.
+        Raises OverBudget if too many steps had a loss or gradient that is not finite, or a spike.
         """
         config, progress = self.config, self.progress
         self.engine.train()
@@ -324,7 +324,7 @@ class TrainingRun:
     # -- conclude: export, and the summary -------------------------------------------------
 
     def conclude(self) -> None:
-        """Export the last step, and write the summary, where the run has come to its end."""
+        """Export the last step, and write the summary, if the run has come to its end."""
         if not self.is_complete:
             return
 
@@ -348,7 +348,7 @@ class TrainingRun:
 
     def _telemetry(self) -> Telemetry:
         config, progress = self.config, self.progress
-        speed = Throughput(work=config.batch_sizes.before, flops=self.flops)
+        speed = Throughput(work=config.batch_sizes.total_before, flops=self.flops)
         tracking = Tracking(config.track or (), config.name, dict(leaves(config.model_dump(mode="json"))))
         return Telemetry(
             self.folder, self.stop_step, self.rank, progress.step, progress.rows, speed, tracking=tracking

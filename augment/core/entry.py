@@ -44,7 +44,7 @@ class Entry:
         that parameters with a `variable` name).
     languages: spaCy's codes of those that it is written for; (): any. A pipeline refuses other parses.
     check: takes all parameters and returns what is wrong with them together, or None.
-    require: called when a pipeline is built; raises AugmentationError where this machine lacks something.
+    require: called when a pipeline is built; raises AugmentationError if this machine lacks something.
     load: called with the parameters' values when a pipeline is built; loads their models and word vectors
         into this process, or raises AugmentationError.
     """

@@ -27,9 +27,9 @@ class _Short(reprlib.Repr):
 _SHORT = _Short()
 
 
-def shortened(text: str, most: int = 200) -> str:
-    """Return a text as a message names it, without its end where it is long."""
-    return text if len(text) <= most else text[: most - 3] + "..."
+def shortened(text: str, max_length: int = 200) -> str:
+    """Return a text as a message names it, without its end if it is long."""
+    return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
@@ -49,14 +49,14 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def shown(value: object) -> str:
+def excerpt(value: object) -> str:
     """Return a value as a message quotes it: its `repr`, of long texts and large trees only a part.
 
     The time does not grow with the value. A few lines of YAML make a tree of a billion nodes, by aliases.
 
-    >>> shown("del-word")
+    >>> excerpt("del-word")
     "'del-word'"
-    >>> len(shown("x" * 10**6)), shown(list(range(10**6)))
+    >>> len(excerpt("x" * 10**6)), excerpt(list(range(10**6)))
     (200, '[0, 1, 2, 3, 4, 5, ...]')
     """
     return _SHORT.repr(value)

@@ -1,7 +1,7 @@
 """Run code of the user's own: an objective, an augmentation, a function that embeds. The one gate for it.
 
 Recipes, run folders and tables of results name such code too, and may come from other people. So it runs only
-where a word of this command names it, or the command says --trust.
+if a word of this command names it, or the command says --trust.
 """
 
 import hashlib

@@ -21,7 +21,7 @@ class Vocabulary:
     """A vocabulary of `size` ids (the largest id + 1; ids without a token count as special).
 
     del_id: -1 when the tokenizer has no [DEL]. special: bool[size], never masked, deleted or substituted.
-    word_start: bool[size], tokens that begin a word anywhere. kind: uint8[size]; where `continues_by_kind`
+    word_start: bool[size], tokens that begin a word anywhere. kind: uint8[size]; if `continues_by_kind`
     (byte-level BPE, SentencePiece), a token without the space mark continues a word only of its own kind:
     "(good" is two words. punctuation: int32[marks], those of . , ! ? ; : that are tokens.
     """

@@ -191,10 +191,10 @@ def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
     return LogitsProcessorList([TopPLogitsWarper(top_p), Gumbel()])
 
 
-def choose_result(text: str, found: Sequence[str], draws: Draws, pick: str) -> str | None:
+def choose_result(text: str, translations: Sequence[str], draws: Draws, pick: str) -> str | None:
     """Return the result that `pick` names, of those that differ in more than spaces, quotes and capitals."""
     plain = _plain(text)
-    candidates = found[:1] if pick == "best" else dict.fromkeys(found)
+    candidates = translations[:1] if pick == "best" else dict.fromkeys(translations)
     different = [new for new in candidates if _plain(new) != plain]
     if not different:
         return None

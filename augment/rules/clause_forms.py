@@ -26,7 +26,7 @@ def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
     """Return the first and last word of the phrase of word i; None if its words are not one run."""
     first, last = sentence.subtree(i)
     size, waiting = 0, [i]
-    while waiting and size <= len(sentence):  # no end otherwise, where heads make a circle
+    while waiting and size <= len(sentence):  # no end otherwise, if heads make a circle
         word = waiting.pop()
         size += 1
         waiting += sentence.children(word)
@@ -53,7 +53,7 @@ def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
 
 
 def _root_of(sentence: ParsedSentence, i: int) -> int:
-    """Return the root above word i; where heads make a circle, a word of it."""
+    """Return the root above word i; if heads make a circle, a word of it."""
     for _ in range(len(sentence)):
         if sentence.heads[i] == i:
             break
@@ -175,7 +175,7 @@ def finite_verb(sentence: ParsedSentence, head: int) -> int:
 def clauses_upward(sentence: ParsedSentence, i: int, head: int) -> list[str]:
     """Return the relations on the way from word i up to `head`, that of `head` not among them."""
     relations: list[str] = []
-    while i != head and len(relations) < len(sentence):  # or there is no end, where heads make a circle
+    while i != head and len(relations) < len(sentence):  # or there is no end, if heads make a circle
         relations.append(sentence.relation(i))
         if sentence.heads[i] == i:
             break

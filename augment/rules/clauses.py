@@ -80,7 +80,7 @@ def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
 def _subjects(sentence: ParsedSentence, head: int) -> list[int]:
     subject, clause, steps = sentence.subject(head), head, 0
     while subject is None and sentence.relation(clause) == "conj" and steps < len(sentence):
-        clause, steps = sentence.heads[clause], steps + 1  # the steps end where heads make a circle
+        clause, steps = sentence.heads[clause], steps + 1  # the steps end if heads make a circle
         subject = sentence.subject(clause)
     if subject is None or sentence.relation(subject) == "expl":
         return []

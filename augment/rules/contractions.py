@@ -141,7 +141,7 @@ def _perfect(sentence: ParsedSentence, lower: list[str], i: int) -> bool:
 
 
 def _not(sentence: ParsedSentence, lower: list[str], i: int) -> list[Edit]:
-    """Spell "n't" out, behind the subject where that follows ("don't you")."""
+    """Spell "n't" out, behind the subject if that follows ("don't you")."""
     whole = _IRREGULAR.get(lower[i - 1], lower[i - 1])
     if whole not in _CONTRACTED and whole not in ("may", "shall", "ought", "dare"):
         return []

@@ -103,7 +103,7 @@ def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
     if lower in _RANKS and i and sentence.tags[i - 1] in ("NN", "NNP"):
         return False  # "burger king"
     if (i + 1 < len(sentence) and sentence.word(i + 1) == "-") or (i and sentence.word(i - 1) == "-"):
-        return False  # "man-made", "half-brother" where it is cut in three
+        return False  # "man-made", "half-brother" if it is cut in three
     if word[0].islower():
         return True
     if lower in _RANKS:
@@ -163,7 +163,7 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     part of a longer one or stands in front of a noun ("the France team"), or if the sentence says it already.
     """
     places = (place for number in range(3) for place in _places(sentence, number))
-    found = [place for place in places if _takes_apposition(sentence, *place[:2])]
+    found = [place for place in places if _takes_apposition(sentence, place[1])]
     if not found:
         return None
     _, j, name = draws.choice(sorted(found))
@@ -208,7 +208,7 @@ def _is_whole_name(sentence: ParsedSentence, i: int, j: int, words: list[str]) -
     return True
 
 
-def _takes_apposition(sentence: ParsedSentence, i: int, j: int) -> bool:
+def _takes_apposition(sentence: ParsedSentence, j: int) -> bool:
     """Return whether the name stands by itself, as a noun phrase."""
     following = j + 1
     if following == len(sentence):
@@ -318,14 +318,14 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
     return not any(_is_named(words[j].lower(), noun) for noun in nouns)
 
 
-def _is_seen(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
+def _is_seen(sentence: ParsedSentence, i: int, previous: list[str]) -> bool:
     """Return whether a word such as "gold" describes looks: behind a shade or verb, or beside a colour."""
     if sentence.tags[i] != "JJ":
         return False
-    if i and before[-1] in _SHADES:
+    if i and previous[-1] in _SHADES:
         return True
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
-    if i and behind[:2] not in ("NN", "JJ") and before[-1] in _LOOKS:
+    if i and behind[:2] not in ("NN", "JJ") and previous[-1] in _LOOKS:
         return True
     around = [word.lower() for word in (*sentence.words[max(0, i - 2) : i], *sentence.words[i + 1 : i + 3])]
     return not {"and", "or", ","}.isdisjoint(around) and any(COLOURS.get(word) is False for word in around)
@@ -343,19 +343,19 @@ def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
     return words[k:end]
 
 
-def _is_of_people(sentence: ParsedSentence, i: int, before: list[str]) -> bool:
+def _is_of_people(sentence: ParsedSentence, i: int, previous: list[str]) -> bool:
     """Return whether a colour says what people somebody is of: "predominantly white", "he was black"."""
     if sentence.lower(i) not in _SKIN:
         return False
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
-    is_noun = (sentence.tags[i] == "NN" and before[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
+    is_noun = (sentence.tags[i] == "NN" and previous[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
     before_verb = i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
     is_said = before_verb and sentence.tags[i - 1][:2] == "VB"
-    around = {*before, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
+    around = {*previous, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
     return (
         is_noun
         or (is_said and behind[:2] not in ("NN", "JJ"))
-        or (i > 0 and before[-1] in _SHARES)
+        or (i > 0 and previous[-1] in _SHARES)
         or not _OF_PERSONS.isdisjoint(around)
     )
 

@@ -216,7 +216,7 @@ def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
                 edits.append(edit)
     if not edits:
         return None
-    # one comma where an edit that ends in one meets an edit that begins with one
+    # one comma if an edit that ends in one meets an edit that begins with one
     commas = {start for start, _, new in edits if new.startswith(",")}
     result = sentence.edit(
         (start, end, new.removesuffix(",") if end in commas else new) for start, end, new in edits

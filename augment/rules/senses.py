@@ -1,6 +1,6 @@
 """Find the words that WordNet has for another, so that the result is right: senses, frequency, grammar.
 
-A word has many senses, and its sentence seldom says which. So a word is replaced only where one sense has
+A word has many senses, and its sentence seldom says which. So a word is replaced only if one sense has
 most of the uses that WordNet's makers tagged (`cntlist.rev`), and only by a word of which that sense has most
 of the uses too: both readings then agree. The other word must be common (`word_lists/word_uses.tsv`), and not
 much rarer than the first. What the counts let through and reading showed to be wrong is in
@@ -131,7 +131,7 @@ def _in_usual_sense(relation: str, lemma: str, part: str) -> list[Substitute]:
 
 
 def _fit_in_any_sense(lemma: str, part: str) -> list[Substitute]:
-    """Return the synonyms that `wordnet_fit.tsv` has, where WordNet has them."""
+    """Return the synonyms that `wordnet_fit.tsv` has, if WordNet has them."""
     wanted = _others("wordnet_fit.tsv").get((part, lemma))
     if wanted is None:
         return []

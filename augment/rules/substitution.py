@@ -319,7 +319,7 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> WordPlace
             return WordPlace()
         if sentence.relation(i) in ("dep", "root", "ROOT"):
             cased = sentence.has_dependent(i, "case")
-            # no clause around it; but no "for device" where it is "for guitar"
+            # no clause around it; but no "for device" if it is "for guitar"
             return WordPlace(uses="m" if cased and relation == "hypernyms" else "")
         if uses(_lemma(sentence, i), "n") == "c":
             return None  # "at home", "by car", headlines

@@ -80,10 +80,10 @@ def _barred_by_time(sentence: ParsedSentence, current: str) -> frozenset[str]:
     return barred
 
 
-def _is_past_time(word: str, before: str, told_in_past: bool) -> bool:
-    if before in _BEFORE_YEAR:
+def _is_past_time(word: str, previous_word: str, told_in_past: bool) -> bool:
+    if previous_word in _BEFORE_YEAR:
         return bool(_YEAR.fullmatch(word)) or (told_in_past and bool(_YEAR_OF_PAST_CLAUSE.fullmatch(word)))
-    return told_in_past and before == "the" and bool(_DECADE.fullmatch(word))
+    return told_in_past and previous_word == "the" and bool(_DECADE.fullmatch(word))
 
 
 def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:
@@ -214,7 +214,7 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
 
 
 def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
-    """Return edits that put the next verb in the tense, or "do" where it is negated."""
+    """Return edits that put the next verb in the tense, or "do" if it is negated."""
     subject = subject_of(sentence, head)
     if subject is None or subject > finite:
         return None

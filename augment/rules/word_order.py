@@ -98,13 +98,13 @@ def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> s
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
 
-def _deleted(text: str, rate: float, most: int, choose: Callable[[int, int], Iterable[int]]) -> str | None:
+def _deleted(text: str, rate: float, limit: int, choose: Callable[[int, int], Iterable[int]]) -> str | None:
     """Return the text without words, by number, that are chosen, and those that would follow themselves."""
     spans = word_spans(text)
     many = len(spans)
     if many < 2 or rate == 0:
         return None
-    numbers = set(choose(many, min(most, many - 1, max(1, ceil(rate * many)))))
+    numbers = set(choose(many, min(limit, many - 1, max(1, ceil(rate * many)))))
     last = -1  # the last word kept
     for number, (start, end) in enumerate(spans):
         if number in numbers:

@@ -112,7 +112,7 @@ def first_in_scope(sentence: ParsedSentence, verb: int) -> int:
 def _front(sentence: ParsedSentence, i: int, verb: int) -> int:
     """Return where the time or word of `WORDS.front` that begins at word i, before `verb`, ends; 0: none."""
     head = i  # the phrase that word i opens
-    for _ in range(verb - i):  # where heads make a circle, there is no end of it
+    for _ in range(verb - i):  # if heads make a circle, there is no end of it
         if head == sentence.heads[head] or not i < sentence.heads[head] < verb:
             break
         head = sentence.heads[head]
@@ -188,7 +188,7 @@ def degree_of(sentence: ParsedSentence, verb: int) -> str | None:
 
 
 def dependants(sentence: ParsedSentence, verb: int) -> list[int]:
-    """Return the words that depend on the verb, and on the root where that is another word (copula)."""
+    """Return the words that depend on the verb, and on the root if that is another word (copula)."""
     root = sentence.root
     return sentence.children(verb) if verb == root else [*sentence.children(verb), *sentence.children(root)]
 

@@ -113,7 +113,7 @@ def main_clause(sentence: ParsedSentence) -> Clause | None:
 
 
 def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
-    """Return the tag of the finite word, and where a clause with a subject has a verb without tense alone,
+    """Return the tag of the finite word, and if a clause with a subject has a verb without tense alone,
     the one that the tagger must have missed: VBD for "finished" taken for a participle, VBP for "feature"
     taken for a base form.
     """
@@ -379,7 +379,7 @@ def _opens_clause(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def in_place(sentence: ParsedSentence, clause: Clause, new: str, rest: list[Edit]) -> list[Edit] | None:
-    """Return the edits that put `new` for the finite verb; where a subject follows it ('said John', "Here
+    """Return the edits that put `new` for the finite verb; if a subject follows it ('said John', "Here
     comes the bus"), `new` stands behind the subject, as nothing but a form of "be" inverts by itself.
     """
     finite, subject = clause.finite, clause.subject

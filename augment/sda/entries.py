@@ -15,7 +15,7 @@ from augment.text.word_forms import Edit, balanced, named_words
 def pi(sentence: ParsedSentence, draws: Draws) -> str | None:
     """Insert punctuation (SDA, section 4.1 and algorithm 1).
 
-    A comma before (behind, where it comes first) a subordinate clause; without one, double quotes around the
+    A comma before (behind, if it comes first) a subordinate clause; without one, double quotes around the
     subject or a comma behind it, evenly; without a subject, "!" at the end.
     """
     comma, exclamation = _MARKS[sentence.language][0], _MARKS[sentence.language][3]

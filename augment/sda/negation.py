@@ -22,7 +22,7 @@ _ANY_NEGATIVE = re.compile(
     r"\b(?:never|no|nobody|nothing|nowhere|none|neither|nor|hardly|scarcely|barely)\b", re.IGNORECASE
 )
 _TRACES = ("no", "ne", "hard", "scarce", "bare")  # of those: quicker to look for
-# What "no" is part of where it goes with these has no counterpart with "some": "no less than"; "no doubt"
+# What "no" is part of if it goes with these has no counterpart with "some": "no less than"; "no doubt"
 # denies nothing.
 _BOUND_TO_NO = word_set("other sooner less fewer more later such means further earlier better")
 _ASIDES = word_set("doubt matter wonder")
@@ -296,8 +296,8 @@ def prefixed(
 def deniable(sentence: ParsedSentence, main: english.Clause) -> tuple[english.Clause, int] | None:
     """Return the clause that a phrase of denial may stand before, and its first word.
 
-    It is the main clause, `main`; where clauses with subjects of their own are coordinated with it the last,
-    as the phrase denies all that follows ("It rained, and it is not true that he did not come"). None where
+    It is the main clause, `main`; if clauses with subjects of their own are coordinated with it the last,
+    as the phrase denies all that follows ("It rained, and it is not true that he did not come"). None if
     it would deny more than that clause, or tear a quotation from what is said of it.
     """
     if main.subject is None or main.subject > main.finite:

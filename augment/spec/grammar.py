@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from augment.core.entry import Entry, Parameter, kind_of
-from augment.core.errors import AugmentationError, nearest_name, shortened, shown
+from augment.core.errors import AugmentationError, excerpt, nearest_name, shortened
 from augment.core.own_code import OWN, load
 from augment.core.ragged import Ragged
 from augment.spec.catalogue import CATALOGUE
@@ -105,7 +105,7 @@ class Specification:
 def parse(spec: str) -> Specification:
     """Parse a specification; an AugmentationError names the place of a fault, and the nearest name."""
     if not isinstance(spec, str):
-        raise AugmentationError(f"a specification is a text such as 'del-span,reorder', not {shown(spec)}")
+        raise AugmentationError(f"a specification is a text such as 'del-span,reorder', not {excerpt(spec)}")
     spec = expand(spec)
     stages = []
     position = 0
@@ -130,7 +130,7 @@ def alternatives(spec: str) -> list[str]:
     stages = parse(spec).stages
     if len(stages) != 1:
         problem = "has several stages" if stages else "changes nothing"
-        raise AugmentationError(f"a labelled view needs alternatives, 'a|b|c'; {shown(spec)} {problem}")
+        raise AugmentationError(f"a labelled view needs alternatives, 'a|b|c'; {excerpt(spec)} {problem}")
     return [str(step) for step in stages[0]]
 
 
@@ -193,7 +193,7 @@ def _check_order(specification: Specification) -> None:
 def _parse_step(text: str, position: int, spec: str) -> Step:
     name, *settings = text.strip().split(":")
     name = name.strip()
-    place = f"at character {position + 1} of {shown(spec)}"
+    place = f"at character {position + 1} of {excerpt(spec)}"
     if not name:
         raise AugmentationError(f"an augmentation is missing {place}; '{IDENTITY}' stands for none")
     if name == IDENTITY:
@@ -211,7 +211,9 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
         return Step(own, _parse_settings(own_entry(own), settings, place))
     if name not in CATALOGUE:
         near = _nearest(name, [*CATALOGUE, *SETS, IDENTITY])
-        raise AugmentationError(f"there is no augmentation {shown(name)} ({place}){near} (--list shows all)")
+        raise AugmentationError(
+            f"there is no augmentation {excerpt(name)} ({place}){near} (--list shows all)"
+        )
     return Step(name, _parse_settings(CATALOGUE[name], settings, place))
 
 
@@ -225,11 +227,11 @@ def _parse_settings(entry: Entry, settings: Iterable[str], place: str) -> tuple[
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not value:
             wanted = f"write {entry.name}:key=value, as in {entry.example}"
-            raise AugmentationError(f"{shown(setting.strip())} {place} is not a parameter: {wanted}")
+            raise AugmentationError(f"{excerpt(setting.strip())} {place} is not a parameter: {wanted}")
         if key not in parameters:
             known = ", ".join(f"{name}={default}" for name, default in values.items())
             near = _nearest(key, list(parameters))
-            raise AugmentationError(f"{where} has no parameter {shown(key)}{near}; it has {known}")
+            raise AugmentationError(f"{where} has no parameter {excerpt(key)}{near}; it has {known}")
         if key in given:
             raise AugmentationError(f"{where} sets {key} twice")
         given.add(key)

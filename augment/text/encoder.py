@@ -1,4 +1,4 @@
-"""Turn texts into tokens, by look-up where their words have been met before.
+"""Turn texts into tokens, by look-up if their words have been met before.
 
 Where a tokenizer never joins what stands on two sides of a space, a text's tokens are those of its pieces
 between spaces: the compiled `Pieces` look most of them up and spell the others (augment/native/pieces.h).
@@ -82,14 +82,14 @@ class TextEncoder:
             rows[number] = row
         return rows
 
-    def _tokens_of(self, pieces: list[str], before: str) -> list[bytes | None]:
+    def _tokens_of(self, pieces: list[str], prefix: str) -> list[bytes | None]:
         """Return the tokens of before + piece for each piece, None for those that do not stand alone."""
         alone = [
             piece
             for piece in pieces
             if len(piece) <= LONGEST_PIECE and self._is_whole(piece) and not self._added.search(piece)
         ]
-        rows = encode(self._clean_tokenizer, [before + piece for piece in alone])
+        rows = encode(self._clean_tokenizer, [prefix + piece for piece in alone])
         found = dict(zip(alone, rows, strict=True))
         return list(map(found.get, pieces))
 
@@ -135,7 +135,7 @@ def words_between_spaces(tokenizer: Any) -> tuple[bool, Spelling] | None:
 def _by_pairs(tokenizer: Any, settings: dict[str, Any]) -> Spelling:
     """Return how byte-level BPE spells (GPT-2, RoBERTa): a word includes the space before it."""
     model = settings["model"]
-    # pieces stay whole where the normalizer changes letters before words are split ("IT'S")
+    # pieces stay whole if the normalizer changes letters before words are split ("IT'S")
     splits = all(step["type"] in _LEAVES_ASCII for step in _steps(settings))
     if not splits or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         return None

@@ -85,7 +85,7 @@ def inflect(lemma: str, tag: str) -> str | None:
 
 
 def lemma_of(word: str, tag: str, hint: str = "") -> str:
-    """Return the lower-case lemma of a word by its Penn tag; hint, the parse's, where rules make the word.
+    """Return the lower-case lemma of a word by its Penn tag; hint, the parse's, if rules make the word.
 
     Small pipelines leave many forms unchanged. British doubling is read ("travelled"), and so is the regular
     form of an irregular verb ("hanged").

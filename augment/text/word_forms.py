@@ -15,7 +15,6 @@ Found = TypeVar("Found")
 
 _LISTS = Path(__file__).parents[1] / "word_lists"
 _ARTICLE = re.compile(r"(?<![\w'’-])([Aa]n?)\s$")
-_TRAILING = ".,;:!?)\"'’”]"
 _BRACKETS = re.compile(r"[()\[\]“”]")
 _VOWEL_LETTERS = frozenset("AEFHILMNORSX")  # their names start with a vowel: an MP, an FBI
 # a UK, a UNESCO

@@ -82,9 +82,9 @@ class WordNet:
                 f"{self.path} cannot be read as WordNet: it has no usable {name} ({error})"
             ) from error
 
-    def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:
-        """Return the senses of a lemma, the most frequent first (or the first `most`); pos: n, v, a, r."""
-        return tuple([self.synset(offset, pos) for offset in self.offsets(lemma, pos)[:most]])
+    def synsets(self, lemma: str, pos: str, max_senses: int | None = None) -> tuple[Synset, ...]:
+        """Return (the first `max_senses`) senses of a lemma, the most frequent first; pos: n, v, a, r."""
+        return tuple([self.synset(offset, pos) for offset in self.offsets(lemma, pos)[:max_senses]])
 
     def _offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
         """Return the offsets of a lemma's senses, the most frequent one first."""
@@ -172,7 +172,7 @@ def wordnet() -> WordNet:
 
 
 def wordnet_candidates() -> list[Path]:
-    """Return the folders and zips that may hold WordNet, in order: CLEAR_WORDNET alone where it is set."""
+    """Return the folders and zips that may hold WordNet, in order: CLEAR_WORDNET alone if it is set."""
     if named := os.environ.get(VARIABLE):
         return [Path(named).expanduser()]
     data = os.environ.get("CLEAR_DATA")

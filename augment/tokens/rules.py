@@ -222,7 +222,7 @@ def span(
 ) -> Ragged:
     """Keep a contiguous run of int(p * (max - min) + min) content tokens, p ~ Beta(alpha, beta) (DeCLUTR).
 
-    Source: Giorgi et al. 2021, arXiv:2006.03659, section 3.1. max is max_length, or n where the sequence is
+    Source: Giorgi et al. 2021, arXiv:2006.03659, section 3.1. max is max_length, or n if the sequence is
     shorter; one shorter than min_length is kept whole. The place is drawn evenly. DeCLUTR draws anchors with
     alpha=4:beta=2 (long ones), positives with alpha=2:beta=4, and the place of a positive within reach of its
     anchor. Here the views of a sequence draw their places independently, which in a document of about
@@ -301,12 +301,12 @@ def _words(batch: Ragged, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarra
     return starts, first, eligible, count_per_sequence(eligible, first)
 
 
-def keep_run(batch: Ragged, starts: np.ndarray, kept: np.ndarray) -> Ragged:
-    """Return [CLS], kept[i] content tokens from the starts[i]-th on, [SEP]; starts, kept: int64[N]."""
+def keep_run(batch: Ragged, starts: np.ndarray, counts: np.ndarray) -> Ragged:
+    """Return [CLS], counts[i] content tokens from the starts[i]-th on, [SEP]; starts, counts: int64[N]."""
     first, last = batch.offsets[:-1], batch.offsets[1:] - 1
     source = np.stack([first, first + 1 + starts, last], axis=1)
     one = np.ones(len(batch), dtype=np.int64)
-    ids, ends = gather(batch.ids, source, np.stack([one, kept, one], axis=1))
+    ids, ends = gather(batch.ids, source, np.stack([one, counts, one], axis=1))
     return Ragged(ids, np.concatenate([np.zeros(1, dtype=np.int64), ends[:, -1]]))
 
 

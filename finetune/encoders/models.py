@@ -4,7 +4,7 @@ open_model("runs/clear_micro")            a run of this project, with the poolin
 open_model("bert-base-uncased", "cls")    a Hugging Face folder or hub name, with a pooling that you choose
 open_model("all-MiniLM-L6-v2")            a sentence-transformers model, with its own modules and prompts
 open_model(embed)                         a Python function: list of N strings -> array [N, d]
-open_model("my_encoder.py:embed")         the same, where the command names it (`augment.core.own_code`)
+open_model("my_encoder.py:embed")         the same, if the command names it (`augment.core.own_code`)
 """
 
 import os
@@ -65,10 +65,10 @@ class EmbeddingModel:
     source: ModelSource | None = None
     """Where it was loaded from; None for functions."""
     max_length: int | None = None
-    """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
+    """Texts are cut to this many tokens; None: only if they are longer than the model takes."""
     precision: str = "fp32"
     """In which its matrix products are computed: "fp32" or "bf16"."""
-    kept: KeptVectors | None = None
+    kept_vectors: KeptVectors | None = None
     """Where vectors are read from and kept; None: nowhere."""
 
     def __repr__(self) -> str:
@@ -96,9 +96,9 @@ class EmbeddingModel:
         return lambda texts, poolings: self._vectors(self._prompted(texts, self.prompt), poolings)
 
     def _vectors(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
-        if self.kept is None:
+        if self.kept_vectors is None:
             return self._computed(texts, poolings)
-        return self.kept.vectors(texts, poolings, self._computed)  # by the text with its prompt
+        return self.kept_vectors.vectors(texts, poolings, self._computed)  # by the text with its prompt
 
     def _computed(self, texts: Sequence[str], poolings: Sequence[str]) -> Mapping[str, np.ndarray]:
         if self.precision == "fp32":
@@ -151,7 +151,7 @@ class EmbeddingModel:
 
     @property
     def trained_pooling(self) -> str | None:
-        """The pooling that it was trained with, where the model says so."""
+        """The pooling that it was trained with, if the model says so."""
         return self.source.trained_pooling if self.source else None
 
     @property
@@ -177,7 +177,7 @@ class EmbeddingModel:
 
     @property
     def prompt(self) -> str:
-        """The prompt that stands before every sentence where none is named; "": none does."""
+        """The prompt that stands before every sentence if none is named; "": none does."""
         return "" if self._interface is None else self._interface.prompt
 
     def count_cut(self, texts: Sequence[str]) -> int:
@@ -192,7 +192,7 @@ class EmbeddingModel:
 
     @property
     def remark(self) -> str | None:
-        """A warning about the pooling; None where there is nothing to say."""
+        """A warning about the pooling; None if there is nothing to say."""
         if self.trained_pooling in (None, self.pooling):
             return None
         used = f"{self.name} was trained with {self.trained_pooling} pooling and is evaluated with "
@@ -209,7 +209,7 @@ def open_model(
     quiet: bool = False,
     precision: str = "fp32",
 ) -> EmbeddingModel:
-    """Open an encoder for evaluation, packed where we know its parts, else padded.
+    """Open an encoder for evaluation, packed if we know its parts, else padded.
 
     Vectors are kept in the folder that CLEAR_VECTORS names, if any.
 
@@ -241,15 +241,15 @@ def open_model(
     return with_kept_vectors(opened, Path(folder), before) if folder else opened
 
 
-def with_kept_vectors(model: EmbeddingModel, root: Path, before: str) -> EmbeddingModel:
-    """Return the model with vectors kept below `root`, unless its identity is not `before` any more."""
+def with_kept_vectors(model: EmbeddingModel, root: Path, identity: str) -> EmbeddingModel:
+    """Return the model with vectors kept below `root`, unless its identity has changed from `identity`."""
     assert model.source is not None
     kept = KeptVectors.of(model.source, root, model.precision, model.max_length)
-    if kept is None or model.identity != before:
+    if kept is None or model.identity != identity:
         why = "it has no files to know it by" if kept is None else "its weights changed while they were read"
         print(f"note: vectors of {model.name} are not kept: {why}", file=sys.stderr)
         return model
-    return replace(model, kept=kept)
+    return replace(model, kept_vectors=kept)
 
 
 def _function(function: EmbedFunction, name: str, pooling: str, precision: str) -> EmbeddingModel:

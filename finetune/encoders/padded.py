@@ -57,7 +57,7 @@ def tokenized(
 ) -> Iterator[Any]:
     """Yield what a tokenizer makes of some thousand texts, or pairs of them, at a time, without padding.
 
-    An Encoding costs some hundred bytes a token until it is let go.
+    An Encoding costs some hundred bytes per token until it is let go.
     """
     settings = {"padding": False, "return_attention_mask": False, "return_token_type_ids": False} | settings
     for start in range(0, len(texts), 4096):

@@ -46,7 +46,7 @@ class ModelSource:
 
     @property
     def trained_pooling(self) -> str | None:
-        """The pooling that it was trained with, where the model says so."""
+        """The pooling that it was trained with, if the model says so."""
         return self.policy["pooling"] if self.policy else None
 
     @cached_property

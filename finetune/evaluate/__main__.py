@@ -22,6 +22,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from pydantic import BaseModel
+
 from augment.core.pretrained import pretrained
 from finetune.encoders.kept_vectors import remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model, pooling_of
@@ -68,48 +70,49 @@ class ProcessResult(NamedTuple):
     """Whether the budget ended it."""
 
 
-def main(
-    model: Model,
-    *,
-    suite: str = "",
-    set: cli.Names = (),
-    budget: str = "",
-    jobs: cli.Count = 1,
-    vectors: str = "",
-    vectors_gb: cli.Count = 20,
-    again: bool = False,
-    flags: FrozenFlags,
-) -> int:
+class Budget(BaseModel, use_attribute_docstrings=True):
+    """What is evaluated, in what time, and what is kept."""
+
+    suite: str = ""
+    """quick, sts, senteval, clustering, intents, nanobeir, cola_probe, nli_distance, zh_sts, geometry, glue,
+    anli, mteb-eng, or all (of them but quick and zh_sts, which is Chinese). Default: quick, and with --set
+    none"""
+    budget: str = ""
+    """time to keep to, as 90s, 10m or 1h30m: units are done in the suite's order; what still runs when it is
+    over is ended, and taken up again next time. Without it, all are done"""
+    jobs: cli.Count = 1
+    """units at a time, each in a process with its share of the cores, or with a GPU of its own"""
+    vectors: str = ""
+    """folder in which sentence vectors are kept, or none; without it, CLEAR_VECTORS or
+    ~/.cache/clearly/vectors. It may be removed at any time"""
+    vectors_gb: cli.Count = 20
+    """most gigabytes of kept vectors; what was used least recently is removed first"""
+    again: bool = False
+    """do all units again, whatever is there"""
+
+
+def main(model: Model, *, set: cli.Names = (), plan: Budget, flags: FrozenFlags) -> int:
     """Evaluate an encoder by a suite of evaluations; what is done already is kept, and not done again.
 
     Args:
-        suite: quick, sts, senteval, clustering, intents, nanobeir, cola_probe, nli_distance, zh_sts,
-            geometry, glue, anli, mteb-eng, or all (of them but quick and zh_sts, which is Chinese). Default:
-            quick, and with --set none.
         set: a test set of your own, FILE or NAME=FILE; several times, or between commas. Two texts and a
             score, a text and a label, or a query and a document, by the names of its columns.
-        budget: time to keep to, as 90s, 10m or 1h30m: units are done in the suite's order; what still runs
-            when it is over is ended, and taken up again next time. Without it, all are done.
-        jobs: units at a time, each in a process with its share of the cores, or with a GPU of its own.
-        vectors: folder in which sentence vectors are kept, or none; without it, CLEAR_VECTORS or
-            ~/.cache/clearly/vectors. It may be removed at any time.
-        vectors_gb: most gigabytes of kept vectors; what was used least recently is removed first.
-        again: do all units again, whatever is there.
     """
     # as a command from its very start: what it imports takes seconds of the budget
     started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
-    deadline, precision = started + seconds_of(budget), flags.precision
+    deadline, precision = started + seconds_of(plan.budget), flags.precision
     # before the data: the name may be wrong
-    suite = known_name(suite or "quick", (*SUITES, MTEB), "suite") if suite or flags.tasks or not set else ""
+    suite = plan.suite or ("quick" if flags.tasks or not set else "")
+    suite = known_name(suite, (*SUITES, MTEB), "suite") if suite else ""
     units = own_units(set)
     root = Path.cwd() if suite in ("", MTEB) else data_root(flags.eval_data)  # MTEB's data are the hub's
     if suite:
         units += with_tasks(suite_named(suite, root), flags.tasks, suite)
-    vectors_folder = _vectors_folder(vectors)
+    vectors_folder = _vectors_folder(plan.vectors)
     source, pooled = _resolve(model, flags.pooling, precision)
     folder = folder_for(source, flags.out)
     record = EvaluationRecord(folder, source.identity, {"pooling": pooled, "precision": precision})
-    repeats = again or names_function(model)  # nothing says when a function has changed
+    repeats = plan.again or names_function(model)  # nothing says when a function has changed
     done_units = [] if repeats else [unit for unit in units if record.figures(unit, root) is not None]
     skip_reasons = reasons_to_skip([unit for unit in units if unit not in done_units], root, source)
     pending = [unit for unit in units if unit not in done_units and unit not in skip_reasons]
@@ -119,8 +122,8 @@ def main(
         raise UserError(f"nothing of this suite can be done: {reason}{hint}")
     for line in (*skipped_lines(skip_reasons), *(f"done before: {unit.name}" for unit in done_units)):
         print(line)
-    if budget and pending:
-        print(f"what still runs after {budget} is ended, within {SECONDS_TO_END:.0f} s")
+    if plan.budget and pending:
+        print(f"what still runs after {plan.budget} is ended, within {SECONDS_TO_END:.0f} s")
 
     def words_of(unit: EvaluationJob) -> list[str]:
         """Return a unit's command behind `python -m`."""
@@ -133,16 +136,15 @@ def main(
     environment = {name: value for name, value in os.environ.items() if name != KEPT_VECTORS}
     environment |= {KEPT_VECTORS: str(vectors_folder)} if vectors_folder else {}
     shutdown = Shutdown(folder, watch_file=False)
-    started_units: list[EvaluationJob] = []
-    failed_units: list[EvaluationJob] = []
-    stopped_units: list[EvaluationJob] = []
+    started_units, failed_units, stopped_units = (list[EvaluationJob]() for _ in range(3))
 
     def begun(unit: EvaluationJob) -> None:
         started_units.append(unit)
         print(f"[{len(started_units)}/{len(pending)}] {unit.name}", flush=True)
 
-    logs = folder / "eval"
-    for unit, outcome in run_units(pending, words_of, logs, environment, jobs, deadline, shutdown, begun):
+    for unit, outcome in run_units(
+        pending, words_of, folder / "eval", environment, plan.jobs, deadline, shutdown, begun
+    ):
         if outcome.at_deadline:
             stopped_units.append(unit)
             print(f"  {unit.name}: ended at the budget after {format_seconds(outcome.seconds)}", flush=True)
@@ -150,7 +152,7 @@ def main(
             failed_units.append(unit)
     code = EXIT_CODES.get(shutdown.requested(), 0)
     if vectors_folder:
-        remove_oldest(vectors_folder, vectors_gb * 10**9)
+        remove_oldest(vectors_folder, plan.vectors_gb * 10**9)
     reported_units = [unit for unit in units if unit in done_units or unit in started_units]
     tables = {unit.evaluation: table(figures) for unit in reported_units if (figures := record.written(unit))}
     for text in tables.values():

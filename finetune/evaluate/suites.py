@@ -46,7 +46,7 @@ def _geometry_files(measure: str, root: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Command:
+class EvaluationCommand:
     """What `clearly eval` must know of the command of an evaluation."""
 
     files: Callable[[str, Path], Sequence[Path]] | None
@@ -62,22 +62,22 @@ class Command:
 
 
 COMMANDS = {
-    "sts": Command(sts.files),
-    "senteval": Command(senteval.files),
-    "clustering": Command(lambda name, root: DATA_SETS[f"clustering/{name}"].paths(root)),
-    "intents": Command(
+    "sts": EvaluationCommand(sts.files),
+    "senteval": EvaluationCommand(senteval.files),
+    "clustering": EvaluationCommand(lambda name, root: DATA_SETS[f"clustering/{name}"].paths(root)),
+    "intents": EvaluationCommand(
         lambda name, root: DATA_SETS[f"intents/{name}"].paths(root),
         figures=lambda task: [f"{task}-{shots}" for shots in intents.SHOTS],
     ),
-    "nanobeir": Command(nanobeir.files),
-    "cola_probe": Command(glue.files, flag=""),
-    "nli_distance": Command(nli_distance.files),
-    "zh_sts": Command(zh_sts.files),
-    "geometry": Command(_geometry_files, "--measure", _GEOMETRY.__getitem__, takes_precision=False),
-    "glue": Command(glue.files, takes_precision=False, trains=True),
-    "anli": Command(anli.files, flag="", takes_precision=False, trains=True),
-    "mteb_english": Command(None),
-    "own_sets": Command(
+    "nanobeir": EvaluationCommand(nanobeir.files),
+    "cola_probe": EvaluationCommand(glue.files, flag=""),
+    "nli_distance": EvaluationCommand(nli_distance.files),
+    "zh_sts": EvaluationCommand(zh_sts.files),
+    "geometry": EvaluationCommand(_geometry_files, "--measure", _GEOMETRY.__getitem__, takes_precision=False),
+    "glue": EvaluationCommand(glue.files, takes_precision=False, trains=True),
+    "anli": EvaluationCommand(anli.files, flag="", takes_precision=False, trains=True),
+    "mteb_english": EvaluationCommand(None),
+    "own_sets": EvaluationCommand(
         lambda task, root: files_at(Path(task.partition("=")[2])),
         "--set",
         lambda task: [task.partition("=")[0]],
@@ -94,14 +94,14 @@ class EvaluationJob:
     """One of COMMANDS, whose figures are in EVALUATION-POOLING.json."""
     tasks: tuple[str, ...]
     label: str = ""
-    """What progress calls it, where that is not its tasks."""
+    """What progress calls it, if that is not its tasks."""
 
     @property
     def name(self) -> str:
         return f"{self.evaluation} {self.label or ','.join(self.tasks)}"
 
     @property
-    def command(self) -> Command:
+    def command(self) -> EvaluationCommand:
         return COMMANDS[self.evaluation]
 
     @property
@@ -166,7 +166,7 @@ SUITES["all"] = tuple(
 def suite_named(name: str, root: Path) -> tuple[EvaluationJob, ...]:
     """Return the units of a suite, behind NanoBEIR's thirteen one for each other set beside these.
 
-    `all` has MTEB's where its library is installed.
+    `all` has MTEB's if its library is installed.
     """
     suite = known_name(name, (*SUITES, MTEB), "suite")
     units = list(SUITES.get(suite, ()))
@@ -186,7 +186,7 @@ def own_units(sets: Sequence[str]) -> tuple[EvaluationJob, ...]:
 
 
 def with_tasks(units: Sequence[EvaluationJob], tasks: Sequence[str], suite: str) -> tuple[EvaluationJob, ...]:
-    """Return units of these tasks alone; all, where none is named, or the command takes none."""
+    """Return units of these tasks alone; all, if none is named, or the command takes none."""
     if not tasks:
         return tuple(units)
     there = [task for unit in units for task in unit.tasks]

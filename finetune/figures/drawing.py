@@ -18,7 +18,7 @@ GREY = "#9aa4ad"
 INK = "#010203"
 """Of page.mplstyle; stands for the colour of the text around an inlined figure."""
 WIDTH, HEIGHT = 3.4, 2.7  # of one panel of several, in inches
-ACROSS = 4  # panels in a row, at most, where a figure says nothing else
+ACROSS = 4  # panels in a row, at most, if a figure says nothing else
 style.use(Path(__file__).with_name("page.mplstyle"))
 
 
@@ -113,7 +113,7 @@ def add_legend(figure: Figure) -> None:
 
 
 def histogram(values: np.ndarray, bins: int = 60, highest: float | None = None) -> dict[str, list[float]]:
-    """Return density and bin edges, rounded, for a result file; from 0 to `highest`, where that is given."""
+    """Return density and bin edges, rounded, for a result file; from 0 to `highest`, if that is given."""
     span = None if highest is None else (0.0, highest)
     heights, edges = np.histogram(values, bins=bins, range=span, density=True)
     return {"density": [round(float(v), 5) for v in heights], "edges": [round(float(v), 5) for v in edges]}

@@ -145,7 +145,7 @@ class AugmentedSentences:
         return self.tokenizer.decode(view.rows[number][1:-1].tolist()).strip()
 
     def pair(self, view: AugmentedView, number: int) -> tuple[str, str]:
-        """Return a sentence before and after, without special tokens where tokens were changed."""
+        """Return a sentence before and after, without special tokens if tokens were changed."""
         if number in view.texts:
             return self.sentences[number], view.texts[number]
         rows = self.originals[number], view.rows[number]
@@ -180,7 +180,7 @@ def jaccard(first: str, second: str) -> float:
 def compare(sentences: AugmentedSentences, view: AugmentedView) -> dict[str, float]:
     """Compare one augmentation with the originals, over the sentences that it changes; `changed`: over all.
 
-    Only `changed` where fewer than two change.
+    Only `changed` if fewer than two change.
     """
     which = np.flatnonzero(view.changed)
     figures = {"changed": 100 * float(view.changed.mean())}

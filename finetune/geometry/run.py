@@ -163,7 +163,7 @@ def measure_nli(model: EmbeddingModel, data: tuple[Triplets, str], evaluation: E
 
 
 Augmentable = tuple[list[str], str, list | None, GeometryOptions]
-"""Sentences, where they are from, their parses where an augmentation reads them, and what is asked."""
+"""Sentences, where they are from, their parses if an augmentation reads them, and what is asked."""
 
 
 def read_augmentation(options: GeometryOptions) -> Augmentable:

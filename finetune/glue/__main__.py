@@ -36,15 +36,13 @@ if TYPE_CHECKING:
     from finetune.glue.store import RunStore
 
 
-class GlueFlags(BaseModel):
+class GlueFlags(BaseModel, use_attribute_docstrings=True):
     """Flags of every command here that say what is done, and where the results go."""
 
     eval_data: EvalData = ""
-    tasks: cli.Names = Field(
-        (),
-        description="names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by "
-        "MNLI's model); default: all that the data has",
-    )
+    tasks: cli.Names = ()
+    """names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by MNLI's model);
+    default: all that the data has"""
     out: Out = Field(
         "", description="folder for results; default: RUN/report or results/MODEL. Runs' files: its glue/"
     )
@@ -211,7 +209,7 @@ def summarise(store: RunStore, notes: list[str]) -> tuple[Evaluation, dict[str, 
 
 
 def add_average(result: Evaluation) -> None:
-    """Add the mean of CLEAR's Table 1, where all of its tasks are there."""
+    """Add the mean of CLEAR's Table 1, if all of its tasks are there."""
     if all(task in result.tasks for task in TABLE_1):
         mean = statistics.mean(result.tasks[task].value for task in TABLE_1)
         result.add("average of 8", "mean", {"mean": mean})

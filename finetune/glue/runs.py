@@ -34,21 +34,15 @@ class GlueRun:
         return f"{self.task} seed {self.seed}, lr {self.lr:g}, batch {self.batch_size}"
 
 
-class GlueOptions(TrainingOptions, frozen=True):
+class GlueOptions(TrainingOptions, frozen=True, use_attribute_docstrings=True):
     """What all runs of an evaluation have in common, as flags."""
 
-    seeds: cli.Count = Field(
-        SEEDS, description="number of seeds; the figure is the median over them, each at its best epoch"
-    )
-    sweep: bool = Field(
-        False,
-        description="try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the "
-        "best median",
-    )
-    predict: bool = Field(
-        False,
-        description="also write the test sets' predictions, of the best seed, in the leaderboard's format",
-    )
+    seeds: cli.Count = SEEDS
+    """number of seeds; the figure is the median over them, each at its best epoch"""
+    sweep: bool = False
+    """try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the best median"""
+    predict: bool = False
+    """also write the test sets' predictions, of the best seed, in the leaderboard's format"""
     epochs: cli.Count = Field(EPOCHS, description="fewer, for a quick trial; the result is marked incomplete")
 
     def runs(self, tasks: Sequence[str]) -> list[GlueRun]:

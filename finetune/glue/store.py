@@ -74,7 +74,7 @@ class RunStore:
         return {name: found[name]["logits"].numpy() for name in wanted}
 
     def unfinished(self, runs: Sequence[GlueRun]) -> list[GlueRun]:
-        """Return `runs` without figures, and a task's best without predictions, where they are asked for."""
+        """Return `runs` without figures, and a task's best without predictions, if they are asked for."""
         found = {run: self.result(run) for run in runs}
         left = {run for run, result in found.items() if result is None}
         for task in dict.fromkeys(run.task for run in runs):
@@ -179,12 +179,12 @@ class RunStore:
 
 
 def _dev_scores(
-    name: str, found: dict[str, tuple[np.ndarray, np.ndarray]]
+    name: str, by_dev_split: dict[str, tuple[np.ndarray, np.ndarray]]
 ) -> tuple[float, dict[str, float], np.ndarray]:
     """Return the deciding figure, all scores (x 100) and the answers, splits end to end, from dev logits."""
     task = TASKS[name]
     answers, by_split = [], {}
-    for split, (logits, targets) in found.items():
+    for split, (logits, targets) in by_dev_split.items():
         answers.append(logits.argmax(1) if task.labels else logits[:, 0])
         by_split[split] = scores_of(task.metrics, answers[-1], targets)
     together = np.concatenate(answers)

@@ -41,7 +41,7 @@ _SCORES = "scores.npz"
 
 
 def general_test(eval_data: str) -> OwnSet:
-    """Return the test of similarity of general text: STS-B dev where it is, else what the package brings.
+    """Return the test of similarity of general text: STS-B dev if it is, else what the package brings.
 
     That has sentences of docstrings in pairs: 3 of one docstring, 2 of one module, 1 of one package, 0 else.
     """

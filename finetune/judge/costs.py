@@ -1,4 +1,4 @@
-"""Measure what encoders cost: their size, and how many sentences a second they encode, in turn."""
+"""Measure what encoders cost: their size, and how many sentences per second they encode, in turn."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +46,7 @@ def costs_of(
     for number in range(ROUNDS + 1):
         for name, (_, model) in models.items():
             begun = clock()
-            widths[name] = replace(model, kept=None).encode_document(chosen).shape[1]
+            widths[name] = replace(model, kept_vectors=None).encode_document(chosen).shape[1]
             if number:  # not the first, which may still load and compile
                 seconds[name].append(clock() - begun)
     speeds = {name: len(chosen) / min(rounds) for name, rounds in seconds.items()}
@@ -76,7 +76,7 @@ def cost_lines(costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the lines of the table of what `costs_of` returned; none of nothing."""
     if not costs:
         return []
-    lines = [f"  {'':18}{'parameters':>16}{'MB':>10}{'width':>8}{'sentences a second':>22}"]
+    lines = [f"  {'':18}{'parameters':>16}{'MB':>10}{'width':>8}{'sentences per second':>22}"]
     for name, one in costs.items():
         figures = (f"{one['parameters']:,}", f"{one['megabytes']:,.1f}") if one["parameters"] else ("", "")
         lines.append(f"  {name:18}{figures[0]:>16}{figures[1]:>10}{one['width']:>8}{one['speed']:>22,.0f}")

@@ -32,7 +32,7 @@ from pretrain.config.data import Source
 from pretrain.prepare.sources.markup import Pair
 from pretrain.prepare.sources.planning import files_at, kind_of, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
-from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structure import KINDS, Document, pairs_of
 
 HALVES = ("dev", "test")
@@ -160,10 +160,10 @@ def contents_of(sources: Sequence[Source], outside: Path) -> dict[str, str]:
     return found
 
 
-def _require_same(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    """Raise UserError where a test follows from other settings, or from files with other contents."""
-    old, new = before.get("contents", {}), now["contents"]
-    if before | {"contents": new} != now or (new and not old):
+def _require_same(old_settings: dict[str, Any], new_settings: dict[str, Any], folder: Path) -> None:
+    """Raise UserError if a test follows from other settings, or from files with other contents."""
+    old, new = old_settings.get("contents", {}), new_settings["contents"]
+    if old_settings | {"contents": new} != new_settings or (new and not old):
         raise UserError(f"{folder} holds the test of another text or seed; choose another --out")
     changed = [file for file in old | new if old.get(file) != new.get(file)]
     if changed:
@@ -203,7 +203,7 @@ def _hold_out(
     kept: dict[int, Document] = {}
     total = characters = 0
     limit = SHARE * _KEYS
-    faults = Faults()
+    faults = RowFaults()
     for document in (joined(part) for _, parts in groups(tasks, sources, size, faults) for part in parts):
         total, characters = total + 1, characters + len(document.text)
         limit = min(limit, MOST_DOCUMENTS / total * _KEYS, MOST_CHARACTERS / (characters + 1) * _KEYS)
@@ -355,7 +355,7 @@ def _write_training(
         file = files.create(folder / _TRAIN.format(number))
         try:
             of_source = [task for task in tasks if task.source == number]
-            for _, parts in groups(of_source, sources, size, Faults()):
+            for _, parts in groups(of_source, sources, size, RowFaults()):
                 held = [_key(joined(part), seed) < heldout.limit for part in parts]
                 for part, is_held in zip(without_neighbours(parts, held), held, strict=True):
                     place = "training"

@@ -10,14 +10,14 @@ from itertools import accumulate, chain
 from pretrain.config.data import Source
 from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.readers import ReadTask
-from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structure import Document
 from pretrain.prepare.sources.structured import structured
 
 FEW = 50
 """A text of fewer documents is split."""
 PARTS, SMALLEST = 200, 1000
-"""Into about so many parts, of so many characters at least."""
+"""How many parts there are, about, and the fewest characters of one."""
 GAP = 300
 """Characters at least between a held-out part and one to train on: a paragraph or a section is left out."""
 
@@ -28,7 +28,7 @@ Part = list[Document]
 def part_size(tasks: Sequence[ReadTask], sources: Sequence[Source]) -> int:
     """Return of how many characters parts should be; 0: there are documents enough."""
     characters = 0
-    for number, document in enumerate(_wholes(tasks, sources, Faults()), 1):
+    for number, document in enumerate(_wholes(tasks, sources, RowFaults()), 1):
         if number == FEW:
             return 0
         characters += len(document.text)
@@ -36,7 +36,7 @@ def part_size(tasks: Sequence[ReadTask], sources: Sequence[Source]) -> int:
 
 
 def groups(
-    tasks: Sequence[ReadTask], sources: Sequence[Source], size: int, faults: Faults
+    tasks: Sequence[ReadTask], sources: Sequence[Source], size: int, faults: RowFaults
 ) -> Iterator[tuple[int, list[Part]]]:
     """Yield (source, parts) of each document, in order; without a size the whole is the only part."""
     for task in tasks:
@@ -74,7 +74,7 @@ def _after_gap(part: Part) -> Part:
     return part[next((number for number, end in enumerate(ends, 1) if end >= GAP), len(part)) :]
 
 
-def _wholes(tasks: Sequence[ReadTask], sources: Sequence[Source], faults: Faults) -> Iterator[Document]:
+def _wholes(tasks: Sequence[ReadTask], sources: Sequence[Source], faults: RowFaults) -> Iterator[Document]:
     """Yield the documents as they were read; running text, as a book is, of which a file is one."""
     for task in tasks:
         documents = structured(task, sources[task.source], faults)

@@ -83,7 +83,7 @@ def mean_interval(values: np.ndarray, documents: np.ndarray) -> Interval:
 
 def verdict(difference: Interval) -> Verdict:
     """Say whether what a difference is of is better, worse, or not told apart from what it is to."""
-    if not difference.told:
+    if not difference.differs:
         return "not told apart"
     return "better" if difference.mean > 0 else "worse"
 

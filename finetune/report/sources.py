@@ -133,7 +133,7 @@ def group(subjects: Sequence[Subject]) -> list[System]:
 
 
 def _labels(systems: Sequence[Sequence[Subject]]) -> list[str]:
-    """Return the runs' folder names without the seed, with the folder before where two systems share one."""
+    """Return the runs' folder names without the seed, with the folder before if two systems share one."""
     names = []
     for members in systems:
         name = members[0].name
@@ -152,7 +152,7 @@ def _labels(systems: Sequence[Sequence[Subject]]) -> list[str]:
 
 
 def differences(systems: Sequence[System]) -> dict[str, list[Any]]:
-    """Return recipe key -> its value in every system that is a run, None for none, where values differ."""
+    """Return recipe key -> its value in every system that is a run, None for none, if values differ."""
     recipes = [system.members[0].config for system in systems if system.members[0].run]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in SEEDLESS)
     table = {key: [recipe.get(key) for recipe in recipes] for key in keys}

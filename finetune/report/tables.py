@@ -30,11 +30,11 @@ class Cell:
 
     @property
     def marks(self) -> str:
-        """What is printed above the figure: a dagger where it is not comparable, and its notes' numbers."""
+        """What is printed above the figure: a dagger if it is not comparable, and its notes' numbers."""
         return ("†" if self.incomplete else "") + ",".join(map(str, self.notes))
 
     def __str__(self) -> str:
-        """Return the figure as printed, marks left out; "" where there is none."""
+        """Return the figure as printed, marks left out; "" if there is none."""
         if self.value is None:
             return self.text
         spread = f" ± {self.std:.{self.digits}f}" if self.std is not None else ""
@@ -139,16 +139,16 @@ def _find(member: Subject, pooling: str, sources: Sequence[FigureSource]) -> Mem
     return None
 
 
-def _cell(table: Table, row: SystemRow, found: Sequence[MemberFigure | None], digits: int) -> Cell:
+def _cell(table: Table, row: SystemRow, figures: Sequence[MemberFigure | None], digits: int) -> Cell:
     """Return one row's figures over its members as mean and standard deviation; a note names who has none."""
-    present = [figure for figure in found if figure is not None]
+    present = [figure for figure in figures if figure is not None]
     if not present:
         return Cell(digits=digits)
     values = [value for value, _, _ in present]
     std = sample_std(values) if len(values) > 1 else present[0][1]
     cell = Cell(statistics.fmean(values), std, len(values), digits)
-    if len(present) < len(found):
-        cell.notes.append(table.note(f"{row.label}: {len(present)} of {len(found)} seeds have this figure"))
+    if len(present) < len(figures):
+        cell.notes.append(table.note(f"{row.label}: {len(present)} of {len(figures)} seeds have this figure"))
     weak = [evaluation for _, _, evaluation in present if not evaluation.complete]
     if weak:
         cell.incomplete = True
@@ -212,7 +212,7 @@ PUBLISHED = [
 
 
 def rows_of(systems: Sequence[System]) -> list[SystemRow]:
-    """Return one row a system and pooling; the pooling is named where a system was evaluated with several."""
+    """Return one row a system and pooling; the pooling is named if a system was evaluated with several."""
     rows = []
     for system in systems:
         poolings = dict.fromkeys(pooling for member in system.members for _, pooling in member.evaluations)
@@ -259,7 +259,7 @@ def other_tables(rows: Sequence[SystemRow]) -> list[Table]:
 
 
 def config_table(systems: Sequence[System]) -> Table | None:
-    """Return the keys of the recipes that differ between runs; None where none does."""
+    """Return the keys of the recipes that differ between runs; None if none does."""
     differing = differences(systems)
     runs = [system.label for system in systems if system.members[0].run]
     if len(runs) < 2 or not differing:

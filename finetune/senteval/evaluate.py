@@ -104,7 +104,7 @@ def evaluate(
 
 
 def add_averages(result: Evaluation) -> None:
-    """Add the means that papers print, where all of their tasks are there."""
+    """Add the means that papers print, if all of their tasks are there."""
     for name, members in (("average of 7 STS", SEVEN_TASKS), ("average of 7 transfer", TRANSFER)):
         if all(task in result.tasks for task in members):
             mean = float(np.mean([round(result.tasks[task].value, 2) for task in members]))

@@ -217,7 +217,7 @@ def relatedness(
 
 
 def _correlation(predicted: np.ndarray, gold: np.ndarray, kind: str) -> float:
-    """Return Pearson's or Spearman's correlation; NaN where all predictions are equal."""
+    """Return Pearson's or Spearman's correlation; NaN if all predictions are equal."""
     if np.ptp(predicted) == 0:
         return float("nan")
     return float((stats.pearsonr if kind == "pearson" else stats.spearmanr)(predicted, gold)[0])

@@ -2,7 +2,7 @@
 
 The official code sorts examples by length to save padding before it makes folds, so the order decides which
 examples share a fold, and is reproduced: by (words of the sentence, label), for pairs by (words of the first,
-of the second, label; SNLI the second first). Files are latin-1 where the official code reads them so.
+of the second, label; SNLI the second first). Files are latin-1 if the official code reads them so.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from pretrain.benchmarks.files import DATA_SETS, DataSet, data_root, known_name, lines, require
+from pretrain.benchmarks.files import DATA_SETS, BenchmarkSet, data_root, known_name, lines, require
 from pretrain.common.errors import UserError
 
 
@@ -55,7 +55,7 @@ class SentEvalTask:
     data_name: str = ""
 
     @property
-    def data(self) -> DataSet:
+    def data(self) -> BenchmarkSet:
         return DATA_SETS[self.data_name or f"SentEval/{self.name}"]
 
     @property

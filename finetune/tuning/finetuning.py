@@ -87,7 +87,7 @@ def loss_of(logits: Tensor, targets: Tensor, regression: bool) -> Tensor:
 
 
 def choose_precision(name: str) -> str:
-    """Return "fp32" or "bf16"; "auto" is bf16 where there is a GPU, else fp32."""
+    """Return "fp32" or "bf16"; "auto" is bf16 if there is a GPU, else fp32."""
     if name == "auto":
         return "bf16" if torch.cuda.is_available() else "fp32"
     return name
@@ -357,7 +357,7 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """Read the result of a run (JSON); None where there is none yet."""
+    """Read the result of a run (JSON); None if there is none yet."""
     if not path.is_file():
         return None
     try:

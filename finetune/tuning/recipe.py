@@ -31,16 +31,15 @@ class Recipe:
     """In the encoder (attention too) and the head, whatever the encoder was trained with."""
 
 
-class TrainingOptions(BaseModel, frozen=True):
+class TrainingOptions(BaseModel, frozen=True, use_attribute_docstrings=True):
     """Flags of every evaluation that fine-tunes."""
 
     seeds: cli.Count = Field(1, description="number of seeds; figures are their mean")
     lr: cli.Rate | None = Field(None, description="learning rate, in place of the recipe's")
-    batch_size: cli.Count | None = Field(None, description="examples a step, in place of the recipe's")
+    batch_size: cli.Count | None = Field(None, description="examples per step, in place of the recipe's")
     precision: Precision = "auto"
-    max_train: cli.Natural = Field(
-        0, description="most training examples of a set, for a quick trial; marks the result incomplete"
-    )
+    max_train: cli.Natural = 0
+    """most training examples of a set, for a quick trial; marks the result incomplete"""
     token_budget: int = Field(16384, ge=512, description="most tokens of one forward pass; bounds memory")
 
 

@@ -26,7 +26,7 @@ class GlueTask:
     labels: words of the classes, in their order, for the leaderboard too; () for STS-B's scores.
     metrics: of the dev sets; () for AX, which has none.
     recipe: learning rate, batch, warm-up updates, total updates; () for AX, which nothing is trained on.
-    headerless: columns of text and label where train and dev have no header.
+    headerless: columns of text and label if train and dev have no header.
     """
 
     name: str
@@ -129,7 +129,7 @@ def load(name: str, data: str = "") -> GlueData:
 
 
 def read_split(task: GlueTask, split: str, data: str | Path = "") -> LabelledExamples | None:
-    """Read a split from DATA/GLUE, or DATA where that is the GLUE folder; None: its file is not there."""
+    """Read a split from DATA/GLUE, or DATA if that is the GLUE folder; None: its file is not there."""
     path = locate(data_root(data), task.file(split))
     if not path.is_file():
         return None

@@ -25,7 +25,7 @@ Example = TypeVar("Example")
 
 
 @dataclass(frozen=True)
-class DataSet:
+class BenchmarkSet:
     """A set and its files below the data folder: a row of data_sets.tsv."""
 
     name: str
@@ -45,12 +45,12 @@ class DataSet:
         return [locate(root, file) for file in self.files]
 
 
-def _data_sets() -> dict[str, DataSet]:
+def _data_sets() -> dict[str, BenchmarkSet]:
     found = {}
     for line in Path(__file__).with_name("data_sets.tsv").read_text("utf-8").splitlines()[1:]:
         name, rows, files, origin = line.split("\t")
         counts = {what: int(count) for what, count in (one.split("=") for one in rows.split())}
-        found[name] = DataSet(name, counts, tuple(files.split()), origin)
+        found[name] = BenchmarkSet(name, counts, tuple(files.split()), origin)
     return found
 
 
@@ -108,16 +108,16 @@ def locate(root: Path, file: str) -> Path:
 
 def known_name(
     name: str,
-    known: Iterable[str],
+    names: Iterable[str],
     kind: str,
     plain: Callable[[str], str] = str.lower,
     aliases: Mapping[str, str] | None = None,
 ) -> str:
-    """Return `name` as `known` writes it; two names are the same where `plain` makes them so.
+    """Return `name` as `names` writes it; two names are the same if `plain` makes them so.
 
     aliases: plain name -> known one.
     """
-    written = {plain(one): one for one in known}
+    written = {plain(one): one for one in names}
     found = written | dict(aliases or {})
     if plain(name) not in found:
         near = nearest_name(plain(name), found)
@@ -219,18 +219,18 @@ def is_file_of_lines(path: Path) -> bool:
 
 
 def read_sentences(path: Path, flag: str) -> list[str]:
-    """Read the different sentences of the text file that a flag names, one a line (compressed too)."""
+    """Read the different sentences of the text file that a flag names, one per line (compressed too)."""
     found = list(dict.fromkeys(_text_lines(path, flag)))
     if len(found) < 10:
-        raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one a line")
+        raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one per line")
     return found
 
 
 def read_queries(path: Path) -> list[str]:
-    """Read the queries of the text file that --queries names, one a line (compressed too)."""
+    """Read the queries of the text file that --queries names, one per line (compressed too)."""
     found = _text_lines(path, "queries")
     if not found:
-        raise UserError(f"--queries {path} holds no query; give one a line")
+        raise UserError(f"--queries {path} holds no query; give one per line")
     return found
 
 
@@ -241,7 +241,7 @@ def _text_lines(path: Path, flag: str) -> list[str]:
     if not path.is_file():
         raise UserError(f"--{flag} {path}: there is no such file")
     if not is_file_of_lines(path):
-        raise UserError(f"--{flag} {path}: give a file of sentences, one a line (as .txt or .txt.gz)")
+        raise UserError(f"--{flag} {path}: give a file of sentences, one per line (as .txt or .txt.gz)")
     found: list[str] = []
     first, number = b"", 0
     try:

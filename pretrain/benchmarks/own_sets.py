@@ -43,7 +43,7 @@ RELEVANCE = "number", ("relevance", "score", "label")
 MOST_CLASSES = 1000
 
 
-class Figure(NamedTuple):
+class OwnSetFigure(NamedTuple):
     """A figure of a set (scores x 100), and what it follows from: N answers, and the gold ones."""
 
     task: str
@@ -85,24 +85,24 @@ class OwnSet:
         vectors = encode([*self.first, *self.second])
         return vectors[: len(self.first)], vectors[len(self.first) :]
 
-    def score(self, first: np.ndarray, second: np.ndarray) -> list[Figure]:
+    def score(self, first: np.ndarray, second: np.ndarray) -> list[OwnSetFigure]:
         """Score the vectors that `embed` gave: a figure for each of `tasks`, in their order."""
         if self.kind == "labels":
             each = self._classify(first), self._cluster(first)
             return [
-                Figure(task, metric, {metric: 100 * figure}, answers, self.gold)
+                OwnSetFigure(task, metric, {metric: 100 * figure}, answers, self.gold)
                 for (task, metric), (figure, answers) in zip(self.tasks.items(), each)
             ]
         if self.kind == "retrieval":
             queries = [score(*one) for one in zip(rank(first, second).tolist(), self.relevant)]
             scores = {key: 100 * float(np.mean([one[key] for one in queries])) for key in queries[0]}
             answers = np.array([one[HEADLINE] for one in queries], np.float32)
-            return [Figure(self.name, HEADLINE, scores, answers, np.zeros_like(answers))]
+            return [OwnSetFigure(self.name, HEADLINE, scores, answers, np.zeros_like(answers))]
         rows = np.arange(len(first))
         answers = cosines(np.concatenate([first, second]), rows, rows + len(rows))
         both = score_task([Pairs(self.name, self.first, self.second, self.gold)], [answers])
         scores = {how: both[f"{how}_all"] for how in ("spearman", "pearson")}
-        return [Figure(self.name, "spearman", scores, answers, self.gold)]
+        return [OwnSetFigure(self.name, "spearman", scores, answers, self.gold)]
 
     def _classify(self, vectors: np.ndarray) -> tuple[float, np.ndarray]:
         half, answers = halves(self.first, self.gold), np.zeros_like(self.gold)

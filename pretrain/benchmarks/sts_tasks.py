@@ -59,7 +59,7 @@ class Pairs:
 TaskScores = dict[str, Any]
 """Correlations x 100 of a task by KIND_HOW, as "spearman_all", the headline: Spearman's or Pearson's, over
 all pairs at once, or the plain ("mean") or pair-weighted ("wmean") mean over subsets; "pairs", their number;
-"subsets", name -> {"spearman", "pearson", "pairs"}. NaN where one side is constant."""
+"subsets", name -> {"spearman", "pearson", "pairs"}. NaN if one side is constant."""
 
 
 class StsResults(dict[str, TaskScores]):
@@ -193,7 +193,7 @@ def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
 
 
 def _read_tables(task: str, files: Sequence[Path]) -> list[Pairs]:
-    """Read pairs, one a line, as one subset; SICK's files have a header."""
+    """Read pairs, one per line, as one subset; SICK's files have a header."""
     parts = []
     for file in files:
         is_sick = file.name.startswith("SICK")
@@ -253,7 +253,7 @@ def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.nd
 
 
 def _correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
-    """Return (Spearman, Pearson) x 100; NaN where one side is constant or there are fewer than two pairs."""
+    """Return (Spearman, Pearson) x 100; NaN if one side is constant or there are fewer than two pairs."""
     if len(gold) < 2 or np.ptp(similarity) == 0 or np.ptp(gold) == 0:
         return float("nan"), float("nan")
     from scipy import stats

@@ -6,7 +6,7 @@
     clearly train --objective augcse --data data/augcse --aug none --augment.augmented none
 
 --aug writes AugCSE's records (text, augmented, label): one augmentation a sentence, drawn evenly from the set
-and fixed by the seed; the last label, "none", where the sentence came out as it was, white space and quotes
+and fixed by the seed; the last label, "none", if the sentence came out as it was, white space and quotes
 aside. --positive and --negative write SDA's (text, positive, negative). A column is empty if nothing has
 changed: its view is then the sentence itself, and a negative is absent. Such records stay, as in both papers.
 Splits, their order and the tokenizer are those of the data; the cache holds tokens, no text or parse.

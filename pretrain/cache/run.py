@@ -33,7 +33,7 @@ from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.data.worker import build_for, clip, labels_of, synonyms_for
 from pretrain.prepare.jobs import Job, make_once
-from pretrain.prepare.work_folder import Step, WorkFile
+from pretrain.prepare.work_folder import WorkFile, WorkStep
 
 LABELLED = "augmented"
 COLUMNS = ("positive", "negative", LABELLED)
@@ -50,8 +50,8 @@ Rates = dict[str, dict[str, Counter[str]]]
 class Augmented:
     """What N sentences became.
 
-    outcome: int64[N], a number of `OUTCOMES`: changed; same, where the text differs in white space and quotes
-    only, or in nothing that the tokens show; not_applicable, where the rule gave nothing else than the
+    outcome: int64[N], a number of `OUTCOMES`: changed; same, if the text differs in white space and quotes
+    only, or in nothing that the tokens show; not_applicable, if the rule gave nothing else than the
     sentence. rows: int64[K], those that changed; tokens: Ragged of K. names: str of each augmentation; taken:
     int64[N], which of them each sentence drew.
     """
@@ -77,7 +77,7 @@ def augment(
 ) -> Augmented:
     """Augment N sentences (tokens, keys uint64[N], parses for `needs_text`) and mark which have changed.
 
-    Texts are compared after `normalise`, and by their tokens; where augmentations of tokens come after those
+    Texts are compared after `normalise`, and by their tokens; if augmentations of tokens come after those
     of text, by their tokens alone.
     """
     texts: dict[int, str] = {}
@@ -103,7 +103,7 @@ def augment(
 
 
 def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
-    """Return the stored sequences of N records: text, then each column, empty where unchanged."""
+    """Return the stored sequences of N records: text, then each column, empty if unchanged."""
     count = len(source)
     place_of_nothing = count + sum(len(column.rows) for column in columns)
     order = np.full((count, 1 + len(columns)), place_of_nothing, dtype=np.int64)
@@ -187,7 +187,7 @@ class AugmentedShard(WorkFile, place="counts/augment/{rank:05d}.json"):
     shard: dict[str, Any]
 
 
-class _CacheStep(Step):
+class _CacheStep(WorkStep):
     @cached_property
     def plan(self) -> CachePlan:
         return CachePlan.read(self.work)
@@ -270,21 +270,19 @@ class MergeCache(_CacheStep):
         write_manifest(self.out, manifest)
 
 
-class CacheFlags(BaseModel):
+class CacheFlags(BaseModel, use_attribute_docstrings=True):
     """What to augment, and how."""
 
     data: Path = Field(description="prepared data; with --annotate for augmentations of text")
     out: Path = Field(description="folder for the shards, the tokenizer and the manifest")
-    aug: str | None = Field(
-        None, description="column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2"
-    )
+    aug: str | None = None
+    """column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2"""
     positive: str | None = Field(None, description="column `positive`: any specification, as 'pi|mv|dn'")
     negative: str | None = Field(None, description="column `negative`: any specification, as neg")
     seed: int = Field(42, ge=0, description="of all draws")
     resample: int = Field(1, ge=1, description="copies of a training sentence, each with its own draws")
-    synonyms: str | None = Field(
-        None, description="synonym table, for augmentations that need one; none: the usual places"
-    )
+    synonyms: str | None = None
+    """synonym table, for augmentations that need one; none: the usual places"""
     workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine")
     progress: bool = Field(True, description="show progress bars")
 

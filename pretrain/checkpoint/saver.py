@@ -243,7 +243,7 @@ class Saver:
             state: the trainer's own state, plain JSON, with "step" (int) in it; `load` gives it back.
             retention: Checkpoints of later steps are renamed to `step-00001234.abandoned`: a resume from an
                 earlier step has left them behind.
-            background: copy this rank's part, and write it while training goes on. Else, and where memory has
+            background: copy this rank's part, and write it while training goes on. Else, and if memory has
                 no room for the copies of all ranks, return when the checkpoint is whole, written from the
                 engine's own memory.
 

@@ -131,7 +131,7 @@ def quarantine(path: Path, why: Reason) -> Path:
 def problem_with(path: Path) -> Problem | None:
     """Return what is wrong with a checkpoint folder; None: it is good. Reads every byte.
 
-    It is good where every file that the manifest lists is there as it was written, and together they hold all
+    It is good if every file that the manifest lists is there as it was written, and together they hold all
     that the checkpoint needs.
     """
     path = Path(path)

@@ -96,7 +96,7 @@ def main(
         print(f"\n{out} is stopped. The same command continues", file=sys.stderr)
         return 130
     _step(4, "judge")
-    _report(judge, init, settings.data.prepare, text, out, eval_data)
+    _report(judge, init, text, out, eval_data)
     return 0
 
 
@@ -173,7 +173,7 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     return judge
 
 
-def _report(judge: Judge, init: str, prepare: DataConfig, text: str, out: Path, eval_data: str) -> None:
+def _report(judge: Judge, init: str, text: str, out: Path, eval_data: str) -> None:
     """Judge what was trained, unless that is done, and print what came of it and what to type next."""
     from finetune.encoders.models import open_model
     from finetune.judge.choice import read_report, report_lines

@@ -81,8 +81,8 @@ def main(
     """Show what an augmentation does to sentences: original, view 1, view 2 and the share of tokens changed.
 
     Args:
-        file: sentences, one a line, .gz too, or - for standard input. Without it and without --text: what is
-            piped in, else a few built-in sentences.
+        file: sentences, one per line, .gz too, or - for standard input. Without it and without --text: what
+            is piped in, else a few built-in sentences.
         aug: the specification, as training takes it; --help all says how to write one, --list has all names.
         text: one sentence, instead of a file.
         tokenizer: folder of a Hugging Face fast tokenizer; a prepared corpus has one. Without it a WordPiece

@@ -26,7 +26,7 @@ from pretrain.common.program import DISTRIBUTION
 PARSER = "CLEAR_PARSER"
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """One thing found, with its figure, and what to do about it, if anything."""
 
     level: Literal["ok", "note", "WRONG"]
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     todo: str = ""
 
 
-Findings = Iterator[Finding]
+Diagnoses = Iterator[Diagnosis]
 COLOURS = {"ok": "green", "note": "yellow", "WRONG": "red"}
 
 
@@ -42,7 +42,7 @@ def doctor() -> int:
     """Examine the installation and the machine; say what to do about what is found."""
     choose_accelerator()
     console = Console(highlight=False)
-    examinations: dict[str, list[Callable[[], Findings]]] = {
+    examinations: dict[str, list[Callable[[], Diagnoses]]] = {
         "software": [packages, compiled, parser],
         "machine": [processor, devices],
     }
@@ -58,7 +58,7 @@ def doctor() -> int:
     return 1 if wrong else 0
 
 
-def show(console: Console, finding: Finding) -> None:
+def show(console: Console, finding: Diagnosis) -> None:
     """Print a finding, with what to do about it."""
     mark = (f"{finding.level:5}", COLOURS[finding.level])
     console.print(Text.assemble("  ", mark, "  ", finding.what), soft_wrap=True)
@@ -69,14 +69,14 @@ def show(console: Console, finding: Finding) -> None:
 # -- software ----------------------------------------------------------
 
 
-def packages() -> Findings:
+def packages() -> Diagnoses:
     """Compare the installed packages with what this project requires."""
     here = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
     try:
         required = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
     except importlib.metadata.PackageNotFoundError:
         todo = "pip install -e . in the checkout, so that `clearly` is a command"
-        yield Finding("note", f"{here}; Clearly is not installed: it runs from its folder", todo)
+        yield Diagnosis("note", f"{here}; Clearly is not installed: it runs from its folder", todo)
         return
     versions = {}
     for requirement in required:
@@ -86,47 +86,47 @@ def packages() -> Findings:
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            yield Finding("WRONG", f"{name} is missing", todo)
+            yield Diagnosis("WRONG", f"{name} is missing", todo)
             continue
         if requirement.specifier.contains(version, prereleases=True):
             versions[name] = version
         else:
-            yield Finding("WRONG", f"{name} {version}, and {requirement.specifier} is needed", todo)
+            yield Diagnosis("WRONG", f"{name} {version}, and {requirement.specifier} is needed", todo)
     main = [f"{name} {versions[name]}" for name in ("torch", "deepspeed", "transformers") if name in versions]
-    yield Finding("ok", f"{here}; {len(versions)} packages as required; {', '.join(main)}")
+    yield Diagnosis("ok", f"{here}; {len(versions)} packages as required; {', '.join(main)}")
 
 
-def compiled() -> Findings:
+def compiled() -> Diagnoses:
     """Say whether the compiled layers are there."""
     from pretrain.model.kernels.native import available
 
     todo = "install a C++17 compiler and Python's headers, then `pip install --force-reinstall --no-deps .`"
     if (instructions := available()) is None:
-        yield Finding("note", "CPU layers run in plain torch: same results but for rounding, slower", todo)
+        yield Diagnosis("note", "CPU layers run in plain torch: same results but for rounding, slower", todo)
     else:
-        yield Finding("ok", f"CPU layers are compiled; they use {instructions} here")
+        yield Diagnosis("ok", f"CPU layers are compiled; they use {instructions} here")
 
 
-def parser() -> Findings:
+def parser() -> Diagnoses:
     """Load the dependency parser that CLEAR_PARSER names, and parse a sentence."""
     if not (name := os.environ.get(PARSER, "")):
         todo = f"{PARSER}=NAME_OR_FOLDER names a spaCy pipeline, for augmentations that rewrite text"
-        yield Finding("note", "no dependency parser is named", todo)
+        yield Diagnosis("note", "no dependency parser is named", todo)
         return
     from augment.core.errors import AugmentationError
     from augment.text.parsing import find_parser, parse_texts
 
     try:
         (sentence,) = parse_texts(["The dog barks."], find_parser())
-        yield Finding("ok", f"parser {name}: {len(sentence.words)} words of a sentence parsed")
+        yield Diagnosis("ok", f"parser {name}: {len(sentence.words)} words of a sentence parsed")
     except (AugmentationError, OSError, ValueError) as error:
-        yield Finding("WRONG", f"the parser {name} does not work: {error}", f"name another in {PARSER}")
+        yield Diagnosis("WRONG", f"the parser {name} does not work: {error}", f"name another in {PARSER}")
 
 
 # -- machine -----------------------------------------------------------
 
 
-def processor() -> Findings:
+def processor() -> Diagnoses:
     """Say which processor, cores and memory there are, and what limits them."""
     information: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -137,33 +137,33 @@ def processor() -> Findings:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     cores, threads, load = usable_cores(), threads_of_user(), os.getloadavg()[0]
     what = f"{information.get('model name', 'unknown processor')}, {cores} cores"
-    yield Finding("ok", f"{what} ({', '.join(special) or 'no AVX2'}), {memory:.0f} GiB")
+    yield Diagnosis("ok", f"{what} ({', '.join(special) or 'no AVX2'}), {memory:.0f} GiB")
     if threads is not None and threads < cores:
         todo = "unset it, unless other work needs the remaining cores"
-        yield Finding("note", f"OMP_NUM_THREADS is {threads}, of {cores} cores", todo)
+        yield Diagnosis("note", f"OMP_NUM_THREADS is {threads}, of {cores} cores", todo)
     if load > cores / 2:
         todo = "training and every measurement will be slower; `top` shows what runs"
-        yield Finding("note", f"other work is running: a load of {load:.1f} on {cores} cores", todo)
+        yield Diagnosis("note", f"other work is running: a load of {load:.1f} on {cores} cores", todo)
 
 
-def devices() -> Findings:
+def devices() -> Diagnoses:
     """Say which GPUs torch can use."""
     import torch
 
     driver = Path("/proc/driver/nvidia/version").exists()
     if torch.version.cuda is None:
         todo = "for a GPU, install torch's CUDA build" if driver else ""
-        yield Finding("note" if driver else "ok", "no GPU: torch's CPU build", todo)
+        yield Diagnosis("note" if driver else "ok", "no GPU: torch's CPU build", todo)
     elif not torch.cuda.is_available():
         todo = "nvidia-smi must list one, and its driver be new enough for this CUDA" if driver else ""
         what = f"torch for CUDA {torch.version.cuda} finds no GPU"
-        yield Finding("WRONG" if driver else "note", what, todo)
+        yield Diagnosis("WRONG" if driver else "note", what, todo)
     for number in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(number)
         free = torch.cuda.mem_get_info(number)[0] / gpu.total_memory
         todo = "nvidia-smi shows which process holds the rest" if free < 0.9 else ""
         what = f"GPU {number}: {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {100 * free:.0f}% free"
-        yield Finding("note" if todo else "ok", what, todo)
+        yield Diagnosis("note" if todo else "ok", what, todo)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ is.
 
 import tempfile
 from pathlib import Path
-from typing import Literal
 
+from finetune.flags import AS_IT_IS, Derivation
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -39,12 +39,7 @@ def main(
     push: str | None = None,
     public: bool = False,
     dry_run: bool = False,
-    pooling: str = "",
-    whiten: cli.Natural | None = None,
-    remove: cli.Natural = 0,
-    static: Literal["", "encoded", "input"] = "",
-    text: str = "",
-    sentences: cli.Count | None = None,
+    fit: Derivation = AS_IT_IS,
 ) -> int:
     """Write a trained encoder as a folder that transformers and sentence-transformers load.
 
@@ -56,33 +51,16 @@ def main(
         push: also upload it to the Hugging Face hub, as the model OWNER/NAME.
         public: a model that the push makes is public; the default is private.
         dry_run: of the push show the card and the files; write and send nothing.
-        pooling: sif or idf: a mean over tokens by weights from the counts of --text; or, of a model that
-            brings none, its pooling.
-        whiten: whiten vectors over --text, and keep the first N components; 0: all that vary.
-        remove: remove the first N principal components of the vectors of --text, and the mean.
-        static: one vector a token in place of the encoder: "encoded" alone, or the "input" rows.
-        text: what this is fitted on, as `clearly prepare` reads it; or prepared data.
-        sentences: of the text, at most, that --whiten and --remove encode (default: 10,000).
     """
-    if pooling or whiten is not None or remove or static:
+    if fit.pooling or fit.whiten is not None or fit.remove or fit.static:
         from finetune.derived import derive
 
         if step != "latest" or push is not None or public or dry_run or out is None:
             raise UserError("what is fitted on --text takes --out FOLDER, and no --step, --push or --dry-run")
-        done = derive(
-            run,
-            out,
-            pooling=pooling,
-            whiten=whiten,
-            remove=remove,
-            static=static,
-            text=text,
-            sentences=sentences,
-        )
-        print(*done, f"  SentenceTransformer({out!r})", sep="\n")
+        print(*derive(run, out, fit), f"  SentenceTransformer({out!r})", sep="\n")
         return 0
-    if text or sentences:
-        flag = "--text" if text else "--sentences"
+    if fit.text or fit.sentences:
+        flag = "--text" if fit.text else "--sentences"
         raise UserError(f"{flag} goes with --pooling sif, --whiten, --remove or --static: give one")
     from pretrain.export.folder import export, is_export, read_policy
 

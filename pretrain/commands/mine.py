@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, Field
 
-from finetune.flags import Model, Pooling, VectorPrecision
+from finetune.flags import EncodingFlags, Model
 from pretrain.benchmarks.distinct import unit
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -42,50 +42,39 @@ Pair = tuple[str, str]
 """A text, and one that means the same."""
 
 
-class MiningOptions(BaseModel, extra="forbid"):
+class MiningOptions(BaseModel, extra="forbid", use_attribute_docstrings=True):
     """Which candidates become negatives; the names and meanings are sentence-transformers' own."""
 
     num_negatives: int = Field(1, ge=1, description="negatives of a pair, each in a record of its own")
     range_min: int = Field(0, ge=0, description="leave out the N nearest candidates")
-    range_max: int | None = Field(
-        None,
-        ge=1,
-        description="consider only the N nearest; without it, as many as are needed, or ten times the "
-        "negatives if a limit below may refuse some",
-    )
+    range_max: int | None = Field(None, ge=1)
+    """consider only the N nearest; without it, as many as are needed, or ten times the negatives if a limit
+    below may refuse some"""
     max_score: float | None = Field(None, description="highest cosine of a text with its negative")
     min_score: float | None = Field(None, description="lowest cosine of a text with its negative")
-    absolute_margin: float | None = Field(
-        None, description="a negative's cosine is at least this much below the positive's"
-    )
-    relative_margin: float | None = Field(
-        None, description="the same as a share of the positive's cosine: 0.05 means at most 95% of it"
-    )
-    sampling_strategy: Literal["top", "random"] = Field(
-        "top", description="top: the nearest that are left; random: any of those in the range"
-    )
+    absolute_margin: float | None = None
+    """a negative's cosine is at least this much below the positive's"""
+    relative_margin: float | None = None
+    """the same as a share of the positive's cosine: 0.05 means at most 95% of it"""
+    sampling_strategy: Literal["top", "random"] = "top"
+    """top: the nearest that are left; random: any of those in the range"""
     seed: int = Field(0, ge=0, description="of the random sampling")
 
 
 class PairColumns(BaseModel):
     """Where a record of the pairs has what is read; as in `Source`."""
 
-    text_key: str = Field(
-        "text", description="column of the texts that negatives are sought for (also: anchor, sent0)"
-    )
+    text_key: str = Field("text", description="column of texts to find negatives for (also: anchor, sent0)")
     positive_key: str = Field("positive", description="column of the texts that mean the same (also: sent1)")
     other_fields: Literal["refuse", "ignore"] = Field("refuse", description="what to do about other columns")
 
 
-class Encoding(BaseModel):
+class Encoding(EncodingFlags, use_attribute_docstrings=True):
     """How texts become vectors."""
 
-    query_prompt: str = Field(
-        "", description="stands before every text when it is encoded; without it, the model's own"
-    )
+    query_prompt: str = ""
+    """stands before every text when it is encoded; without it, the model's own"""
     document_prompt: str = Field("", description="the same for candidates")
-    pooling: Pooling = ""
-    precision: VectorPrecision = "fp32"
 
 
 def main(
@@ -104,8 +93,8 @@ def main(
     Args:
         pairs: files or data sets of pairs, by commas: jsonl, csv, tsv, parquet, a saved data set, hub:NAME.
         out: folder to write.
-        corpus: further candidates, beside the pairs' own positives and negatives: a text file, one a line, or
-            another source.
+        corpus: further candidates, beside the pairs' own positives and negatives: a text file, one per line,
+            or another source.
         unmatched: a pair for which no negative was found: keep it as a pair, or drop it.
     """
     if out.is_file() or (out.is_dir() and {path.name for path in out.glob("[!.]*")} - {TRIPLES, SUMMARY}):

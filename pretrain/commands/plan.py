@@ -1,7 +1,7 @@
 """`clearly plan`: what a run will need, before it is started.
 
 Memory per rank by part, the largest micro-batch that fits, and time, at every ZeRO stage.
-docs/planning.md says what is measured, what is computed, and how far off it may be.
+docs/training.md says what is measured, what is computed, and how far off it may be.
 
     clearly plan --config configs/clear_base.yaml --gpus 256 --gpu h200
     clearly plan --config C --gpus 64 --gpu a100-80 --data DATA --mfu 0.35
@@ -34,14 +34,14 @@ GPUS = {
 }
 """Name -> TFLOP/s of bfloat16 products without sparsity, and GB of memory, from NVIDIA's data sheets."""
 MFU = 0.3
-"""Share of the peak where nobody has measured it: assumed."""
+"""Share of the peak if nobody has measured it: assumed."""
 MEASURED = {"h200": estimate.Reached(short=0.418, long=0.385, half=4000, host=0.016)}
 """What BERT-base reached in half precision, with graphs (docs/performance.md, "On a GPU")."""
 MOST_GPUS = 65_536
 WIRE = {"fp32": 4, "bf16": 2}
 """`train.communication_dtype` -> bytes of an element."""
 SENTENCE = 24
-"""Mean tokens of a sentence where neither --data nor --length says: of English Wikipedia, about."""
+"""Mean tokens of a sentence if neither --data nor --length says: of English Wikipedia, about."""
 
 
 def plan(

@@ -27,7 +27,7 @@ from fire.decorators import SetParseFn
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from augment.core.errors import AugmentationError, shown
+from augment.core.errors import AugmentationError, excerpt
 from augment.core.own_code import allow
 from pretrain.common import error_output
 from pretrain.common.credentials import require_no_credentials
@@ -176,6 +176,11 @@ class Command:
         return left
 
     @property
+    def sections(self) -> list[str]:
+        """The sections of the flags that are keys, as --SECTION.KEY: each has a page of its own."""
+        return list(dict.fromkeys(name.partition(".")[0] for name in self.flags if "." in name))
+
+    @property
     def _how(self) -> str:
         return f"{self.name} --help lists the flags"
 
@@ -231,17 +236,22 @@ class Command:
         listed = [f"  {name:{column - 2}s}{shorten(meaning, WIDTH - column)}" for name, meaning in lines]
         left = len(flags) - len(first)
         more = f"{left} more flags: --help all" if left else "--help all describes each in full"
+        if self.sections:
+            more = textwrap.fill(f"{more}, or by section: --help {'|'.join(self.sections)}", WIDTH)
         about = textwrap.fill(summary(self.function), WIDTH)
         return "\n".join([usage_line(self.usage), "", about, "", *listed, "", more])
 
-    def full_help(self) -> str:
-        """Return the module's text, and every flag with its type, its default and all that it means."""
+    def full_help(self, section: str = "") -> str:
+        """Return the module's text, and every flag (or a section's) with its type, default and meaning."""
         about = inspect.getdoc(inspect.getmodule(self.function)) or ""
         doc = inspect.cleandoc(self.function.__doc__ or "").split("Args:")[0].rstrip()
         listed = key_table(
             flag._replace(name=flag.name.upper() if flag.name in self.words else flag.typed_as)
             for flag in self.flags.values()
+            if flag.name.startswith(f"{section}." if section else "")
         )
+        if section:
+            return listed
         return "\n\n".join(filter(None, (usage_line(self.usage), doc, about, listed, self.more_help())))
 
 
@@ -277,7 +287,7 @@ def run(
         else:
             others = commands
         command = None if function is None else Command(function, typed_as, keys(), first, more_help)
-        if {"--help", "-h", "help", "--help=all"} & set(words):
+        if any(word in ("-h", "help") or word.partition("=")[0] == "--help" for word in words):
             print(_help(command, typed_as, others, words))
         elif command is None:
             unknown = f"unknown command {words[0]!r}{nearest(words[0], commands)}" if words else "no command"
@@ -322,10 +332,11 @@ def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> An
 
 
 def _help(command: Command | None, typed_as: str, commands: dict[str, Callable], words: Sequence[str]) -> str:
-    everything = "all" in words or "--help=all" in words
+    topics = {word.removeprefix("--help=") for word in words}
     pages = []
     if command is not None:
-        pages.append(command.full_help() if everything else command.short_help())
+        sections = [command.full_help(section) for section in command.sections if section in topics]
+        pages += sections or [command.full_help() if "all" in topics else command.short_help()]
     if commands:
         width = max(map(len, commands)) + 2
         about = {name: shorten(summary(one), WIDTH - width - 2) for name, one in commands.items()}
@@ -343,7 +354,7 @@ def _value_faults(error: ValidationError, name: str = "") -> str:
     """Return what is wrong with the value of the flag `name`, or with those of a model's fields."""
     return "; ".join(
         f"--{(name or str(fault['loc'][0])).replace('_', '-')}: "
-        f"{fault['msg'].removeprefix('Value error, ')} (got {shown(fault['input'])})"
+        f"{fault['msg'].removeprefix('Value error, ')} (got {excerpt(fault['input'])})"
         for fault in error.errors()
     )
 

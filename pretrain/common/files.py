@@ -401,7 +401,7 @@ def require_writable(place: str | Path, name: str = "--out") -> None:
 
     The folder is not made: what is refused later would leave it behind. A file is made and removed in the
     nearest folder that is there: for root, and on some file systems, access bits say nothing. place: "" is a
-    flag that was not given. Raises OSError where the disk is full or broken.
+    flag that was not given. Raises OSError if the disk is full or broken.
     """
     if not place:
         return

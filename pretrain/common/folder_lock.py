@@ -41,7 +41,7 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "", says_itself: bo
     """Hold `folder` for writing until the block ends or this process dies.
 
     A child that is forked meanwhile does not hold it. Nothing is written into a folder that is renamed or
-    removed meanwhile (`guard`). Raises FolderTakenError where another process holds it.
+    removed meanwhile (`guard`). Raises FolderTakenError if another process holds it.
 
     Args:
         wait: how many seconds to wait for a live holder.
@@ -72,7 +72,7 @@ def lease_of(path: Path, **more: Any) -> SoftFileLease:
 
 
 def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
-    """Take the lock; raise FolderTakenError where its holder lives, or nothing shows that it is gone."""
+    """Take the lock; raise FolderTakenError if its holder lives, or nothing shows that it is gone."""
     watch, deadline, printed = _Watch(lock), time.monotonic() + wait, False
 
     def give_up() -> bool:

@@ -1,6 +1,6 @@
 """Keep the memory of a CPU process bounded although every batch has another shape.
 
-Two things grow, as measured on rows of varying length (docs/planning.md):
+Two things grow, as measured on rows of varying length (docs/training.md):
 
 - Compiled kernels. oneDNN compiles one for every distinct shape of a bfloat16 product; it and PyTorch's layer
   above it (ideep) each keep up to 1,024 of them, about half a MB each. `SentenceEncoder` and the

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from augment.core.errors import nearest_name, shortened, shown
+from augment.core.errors import excerpt, nearest_name, shortened
 from pretrain.common.errors import UserError
 
 NONE_IS_A_VALUE = "none is a value"
@@ -24,7 +24,7 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _MOST = 3000  # characters of a message about a recipe
 
 OTHER_NAMES = {
-    "batch_size": ("train.global_batch", "sequences a step, over all ranks"),
+    "batch_size": ("train.global_batch", "sequences per step, over all ranks"),
     "learning_rate": ("train.lr", ""),
     "epochs": ("train.steps", "a run prints at its start how many epochs they are"),
     "seeds": ("train.seed", "for several: clearly sweep --config RECIPE --seed-list 1,2"),
@@ -68,7 +68,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 def _require_64_bits(number: int) -> int:
     if abs(number) >= 2**63:
-        raise ValueError(f"{shown(number)} is too large: integers have at most 64 bits")
+        raise ValueError(f"{excerpt(number)} is too large: integers have at most 64 bits")
     return number
 
 
@@ -165,7 +165,7 @@ def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
         what = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "value_error":  # our own words: they say which key
             return what
-        return f"{key}: {what} (got {shown(fault['input'])})"
+        return f"{key}: {what} (got {excerpt(fault['input'])})"
 
     texts = [text(fault) for fault in error.errors()]
     ends = itertools.accumulate(len(text) + 2 for text in texts)
@@ -174,23 +174,23 @@ def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
     return "; ".join(texts[:said]) + more
 
 
-def nearest(key: str, known: Iterable[str], prefix: str = "") -> str:
+def nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
     """Return what to say behind "unknown key": "; did you mean NAME?", or nothing."""
-    known = list(known)
+    names = list(names)
     last = key.split(".")[-1]
     other, remark = OTHER_NAMES.get(last, ("", ""))
     if last in _OTHER_TEXT_NAMES:
-        other = next((name for name in TEXT_NAMES if name in known and name != last), other)
-    if other in known:
+        other = next((name for name in TEXT_NAMES if name in names and name != last), other)
+    if other in names:
         return f"; its name here is {prefix}{other}" + (f" ({remark})" if remark else "")
     of_last: dict[str, list[str]] = {}  # a name may stand in a wrong section, or without one
-    for name in known:
+    for name in names:
         of_last.setdefault(name.split(".")[-1], []).append(name)
     if (match := nearest_name(last, of_last)) is not None:
         near = nearest_name(key, of_last[match]) or of_last[match][0]
     else:
         near, _ = OTHER_NAMES.get(nearest_name(last, OTHER_NAMES) or "", ("", ""))
-    return f"; did you mean {prefix}{near}?" if near in known else ""
+    return f"; did you mean {prefix}{near}?" if near in names else ""
 
 
 def type_name(kind: Any) -> str:

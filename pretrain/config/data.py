@@ -50,7 +50,7 @@ class Source(Section):
     other formats a record is a document, and passages joins records that follow each other, as the sentences
     of a book that are a row each"""
     unwrap: bool | Literal["auto"] = "auto"
-    """join the lines of a paragraph, which blank lines end. auto: where the text is hard-wrapped, as e-mails
+    """join the lines of a paragraph, which blank lines end. auto: if the text is hard-wrapped, as e-mails
     and Gutenberg's books are. (Unit record takes lines as they are)"""
     line_megabytes: float = Field(8, gt=0)
     """longest line of a file, and longest text of a row; a longer one is refused"""
@@ -275,7 +275,7 @@ class LoadingConfig(Section):
     """no batch has a text twice among its records' anchors and positives: a record that would repeat one
     comes at a later step of its epoch. Reads all data at the start"""
     workers: int = Field(1, ge=0)
-    """loader processes a rank; 0 loads in the training process"""
+    """loader processes per rank; 0 loads in the training process"""
     damaged: Literal["refuse", "skip"] = "refuse"
     """a chunk whose hash is wrong: stop, or replace it by another and write that down"""
 

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from augment.core.errors import nearest_name, shown
+from augment.core.errors import excerpt, nearest_name
 from augment.core.own_code import OWN, require_allowed
 from pretrain.config import terms
 from pretrain.config.terms import Section, refuse
@@ -36,7 +36,7 @@ class ObjectiveConfig(Section):
     matryoshka_weights: tuple[float, ...] = ()
     """of the losses at those widths; empty: 1 for each"""
     view_dropout: bool = True
-    """whether the encoder's dropout is on where views are embedded; masked language modelling keeps it. At
+    """whether the encoder's dropout is on when views are embedded; masked language modelling keeps it. At
     depth it drowns what [CLS] says of a sequence"""
     keep_vectors: Literal["none", "float32", "float16"] = "none"
     """keep the vectors of the frozen encoder (teacher, start of retain, guide) beside the data, in this type,
@@ -67,8 +67,8 @@ class ObjectiveConfig(Section):
             elif part not in OBJECTIVES:
                 near = nearest_name(part, OBJECTIVES)
                 raise ValueError(
-                    f"unknown objective {shown(part)}{f'; did you mean {near!r}?' if near else ''} There are "
-                    f"{', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
+                    f"unknown objective {excerpt(part)}{f'; did you mean {near!r}?' if near else ''} There "
+                    f"are {', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
                 )
         if len(set(parts)) < len(parts):
             raise ValueError(f"{name!r} names an objective twice")

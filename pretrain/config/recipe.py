@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from augment.core.errors import shortened, shown
+from augment.core.errors import excerpt, shortened
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import Flag, faults, nearest, parse_value
@@ -103,7 +103,7 @@ def _refuse_idle(config: Config, flags: set[str]) -> None:
 
 
 def find_recipe(path: Path) -> Path:
-    """Return the path, or that of the recipe or sweep of ours which it names where there is no such file.
+    """Return the path, or that of the recipe or sweep of ours which it names if there is no such file.
 
     An installation has no folder `configs`: there configs/simcse_bert.yaml is ours, and so is simcse_bert.
     Of a recipe and a sweep of one name the recipe is meant.
@@ -142,7 +142,7 @@ def validate_config(tree: dict[str, Any], where: str) -> Config:
     except ValidationError as error:
         raise UserError(f"configuration ({where}): {faults(error, unknown_key)}") from None
     except UnicodeEncodeError as error:
-        text = shown(error.object)
+        text = excerpt(error.object)
         raise UserError(f"configuration ({where}): {text} has half of a surrogate pair, no Unicode") from None
     require_no_credentials(str(config.model_dump()), f"configuration ({where})")
     return config

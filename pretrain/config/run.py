@@ -45,7 +45,7 @@ class ModelConfig(Section):
     max_positions: int = Field(512, ge=8)
     """longest sequence, special tokens included"""
     dropout: float = Field(0.1, ge=0, lt=1)
-    """dropout on all layers; with init, where it is not given, the checkpoint's own"""
+    """dropout on all layers; with init, if it is not given, the checkpoint's own"""
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     """dropout on attention probabilities; with init as dropout"""
     attention: Literal["fast", "exact"] = "fast"
@@ -81,7 +81,7 @@ Spec = Annotated[str, NONE_IS_A_VALUE]
 SIZES = ("type", "layers", "hidden_size", "heads", "intermediate_size", "max_positions", "initializer_range")
 """Keys of `model` that a checkpoint decides."""
 DROPOUTS = ("dropout", "attention_dropout")
-"""Keys of `model` that a checkpoint decides where they are not given."""
+"""Keys of `model` that a checkpoint decides if they are not given."""
 
 
 class AugmentConfig(Section):
@@ -92,9 +92,9 @@ class AugmentConfig(Section):
     """what anchor and positive take of a sequence before their augmentation, so that views are as long as the
     texts that the encoder is for: 'span:min_length=8:max_length=64:alpha=2:beta=4'; none: all of it"""
     anchor: Spec | None = None
-    """augmentation of the first view, where it differs"""
+    """augmentation of the first view, if it differs"""
     positive: Spec | None = None
-    """augmentation of the second view, where it differs"""
+    """augmentation of the second view, if it differs"""
     negative: Spec = "none"
     """augmentation of the negative view, for objectives that have one; the data's column `negative`, if there
     is one, is its source"""
@@ -198,7 +198,7 @@ class TrainConfig(Section):
     """optimizer steps; a recipe's warm-up that does not fit into them keeps its share of the steps. Flag
     --steps"""
     global_batch: int = Field(192, ge=2)
-    """sequences a step over all ranks; also the pool of negatives"""
+    """sequences per step over all ranks; also the pool of negatives"""
     batch_warmup_steps: int = Field(0, ge=0)
     """steps over which the batch grows evenly from batch_start to global_batch; not with data.sets"""
     batch_start: int | None = Field(None, ge=2)
@@ -241,7 +241,7 @@ class TrainConfig(Section):
     the loss of 65,536 sentences in a quarter of the time. auto: in bf16 and fp16, without
     train.deterministic and model.attention exact"""
     balance: Balance = "auto"
-    """move sequences between ranks before a step, so that all have about equally many tokens: auto, where one
+    """move sequences between ranks before a step, so that all have about equally many tokens: auto, if one
     has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, never. Changes no
     gradient"""
     activation_checkpointing: bool = False
@@ -250,7 +250,7 @@ class TrainConfig(Section):
     graphs: Literal["auto", "off"] = "auto"
     """auto: on a GPU, what the encoder does with a row of at most 32,768 tokens is launched at once, as a
     CUDA graph recorded when a row of the same shape comes a second time; a GPU waits for the host else, with
-    short sentences most of the time. Changes no gradient. The run says where a row cannot be. off: never"""
+    short sentences most of the time. Changes no gradient. The run says if a row cannot be. off: never"""
     zero: int = Field(1, ge=0, le=3)
     """DeepSpeed ZeRO stage"""
     communication_dtype: Literal["fp32", "bf16"] = "fp32"
@@ -262,12 +262,12 @@ class TrainConfig(Section):
     """on a GPU, only algorithms that give the same bits again; torch names in an error what has none. A CPU
     always does"""
     threads: int | None = Field(None, ge=1)
-    """CPU threads a rank; none: OMP_NUM_THREADS where it is set, else cores / ranks on this machine. Without
-    either, and without a number of ranks from a launcher, a machine without a GPU runs one rank a core.
+    """CPU threads per rank; none: OMP_NUM_THREADS if it is set, else cores / ranks on this machine. Without
+    either, and without a number of ranks from a launcher, a machine without a GPU runs one rank per core.
     torchrun itself sets OMP_NUM_THREADS=1 for several ranks, so a 1 there counts as not set: for one thread
     say --train.threads 1"""
     patience: int | None = Field(None, ge=1)
-    """end the run after so many evaluations (evaluate.every) in a row that were not better than the best one
+    """end the run after N evaluations (evaluate.every) in a row that were not better than the best one
     by evaluate.best_by; none: train all steps. The learning rate keeps to train.steps"""
     rendezvous_seconds: int = Field(600, ge=1)
     """how long ranks wait for each other at the start, at most"""
@@ -308,7 +308,7 @@ class TrainConfig(Section):
 
     @property
     def decay_begins(self) -> int:
-        """The step from which the learning rate falls; `steps` where it never does."""
+        """The step from which the learning rate falls; `steps` if it never does."""
         if self.schedule == "wsd":
             return self.steps - (self.decay_steps or math.ceil(self.steps / 10))
         return self.steps if self.schedule == "constant" else self.warmup_steps
@@ -327,7 +327,7 @@ class EvaluateConfig(Section):
     """test sets of your own that every evaluation scores: files between commas, or name: file; of two texts
     and a score, a text and a label, or a query and a document (docs/evaluation.md)"""
     best_by: str | None = None
-    """score by which best/ is chosen, where it is evaluated: stsb-dev, heldout_mlm_loss, partner_loss, or a
+    """score by which best/ is chosen, if it is evaluated: stsb-dev, heldout_mlm_loss, partner_loss, or a
     name in evaluate.sets; none: STS-B dev if its data is there, else a held-out loss; of a run from random
     weights the masked-language loss first"""
     sts: Path | None = None
@@ -371,7 +371,7 @@ class BatchSizes:
     them: with k = (full - start) / lanes, step s < growth_steps has start + floor(k s / growth_steps) lanes.
 
     >>> sizes = BatchSizes(full=16, lanes=4, start=4, growth_steps=6)
-    >>> sizes.at(np.arange(8)).tolist(), sizes.before(8)
+    >>> sizes.at(np.arange(8)).tolist(), sizes.total_before(8)
     ([4, 4, 8, 8, 12, 12, 16, 16], 80)
     """
 
@@ -391,14 +391,14 @@ class BatchSizes:
         """Return the sequences of a step."""
         return int(self.at(np.array([step]))[0])
 
-    def before(self, step: int) -> int:
+    def total_before(self, step: int) -> int:
         """Return the sequences of all steps before a step."""
         early = min(step, self.growth_steps)
         return int(self._sums[early]) + (step - early) * self.full
 
     def full_steps(self, steps: int) -> float:
         """Return how many steps of the full batch have as many sequences as the first `steps`."""
-        return self.before(steps) / self.full
+        return self.total_before(steps) / self.full
 
     def changes(self, first: int, stop: int) -> list[int]:
         """Return the steps in (first, stop) whose batch is larger than that of the step before."""

@@ -35,7 +35,7 @@ class Section(BaseModel):
 
 
 def refuse(holds: object, message: str) -> None:
-    """Raise ValueError with the message where a condition holds."""
+    """Raise ValueError with the message if a condition holds."""
     if holds:
         raise ValueError(message)
 
@@ -44,7 +44,7 @@ class Term(Section):
     """A sentence-level loss: its weight, and when it begins."""
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise"}
-    """Setting -> which way to move it where its loss or gradient is not finite. These may change when a run
+    """Setting -> which way to move it if its loss or gradient is not finite. These may change when a run
     is resumed."""
 
     weight: float = Field(1.0, ge=0)
@@ -57,7 +57,7 @@ class Term(Section):
     """negatives from the whole global batch, or from the same rank's share (for comparison)"""
 
     def effective(self, name: str) -> Any:
-        """Return the value of a setting; where it is not given, the reading's."""
+        """Return the value of a setting; if it is not given, the reading's."""
         return getattr(self, name)
 
     @property
@@ -88,8 +88,8 @@ class FalseNegativesConfig(Section):
     use of the model that is trained; or those of another encoder: a run, folder or hub name, with the
     tokenizer of the data"""
     margin: float = Field(0.0, gt=-2, lt=2)
-    """a candidate is left out where its similarity exceeds that of the positive minus the margin; below 0:
-    only where it exceeds it by so much"""
+    """a candidate is left out if its similarity exceeds that of the positive minus the margin; below 0:
+    only if it exceeds it by so much"""
     strategy: Literal["absolute", "relative"] = "absolute"
     """the margin is a cosine, or a share of the positive's similarity"""
 
@@ -101,7 +101,7 @@ class FalseNegativesConfig(Section):
 
     @property
     def model(self) -> str | None:
-        """The encoder that guides, where it is another than the trained one."""
+        """The encoder that guides, if it is another than the trained one."""
         return None if self.guide in ("none", "self") else self.guide
 
 
@@ -110,9 +110,7 @@ class MaskedLanguageConfig(Section):
     """weight of the masked-language loss, beside any objective"""
     rate: float = Field(0.15, gt=0, lt=1)
     """share of tokens predicted (never special ones)"""
-    later_rates: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, lt=1)]] = Field(
-        default_factory=dict
-    )
+    later_rates: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0, lt=1)]] = {}
     """the rate from a step on: '{800: 0.15, 950: 0.05}'; none: one rate"""
     rate_change: Literal["steps", "linear"] = "steps"
     """steps: a later rate begins at its step; linear: it is reached there, evenly"""
@@ -123,7 +121,7 @@ class MaskedLanguageConfig(Section):
     copies: int = Field(1, ge=0, le=4)
     """maskings of the same sequence, losses summed; 2 is CLEAR's 'Double MLM' baseline"""
     initial_bias: Literal["zero", "frequencies"] = "zero"
-    """the head's bias where weights are random. frequencies: the log of the tokens' frequencies, which masked
+    """the head's bias if weights are random. frequencies: the log of the tokens' frequencies, which masked
     language modelling otherwise learns first, by making all vectors alike"""
 
 
@@ -220,7 +218,7 @@ class AugcseConfig(ContrastiveTerm):
     """what the discriminator tells: which augmentation, whether any, or which of two came first"""
     reading: Reading = "code"
     """code: discriminator 2d-4d-labels, tanh on the logits, and a symmetric contrastive loss always; paper:
-    discriminator of its listing A.5, and symmetric only where the positive is augmented"""
+    discriminator of its listing A.5, and symmetric only if the positive is augmented"""
     positive: Literal["original", "augmented"] = "original"
     """original: the same sentence with other dropout (the code's default); augmented: the augmentation itself
     (the paper's 'positive' variants)"""
@@ -231,7 +229,7 @@ class AugcseConfig(ContrastiveTerm):
 
 @dataclass(frozen=True)
 class AdversarialReading:
-    """All that `objectives.vadvcse` has to know; None where a reading has no such number.
+    """All that `objectives.vadvcse` has to know; None if a reading has no such number.
 
     The paper (Ko) prints algorithm 1, the divergences (equations 11 to 14) and closed forms of the worst
     noise (appendix A). It does not print sigma, epsilon, eta, the norm of the best run, over what a norm is
@@ -294,7 +292,7 @@ class VadvcseConfig(ContrastiveTerm):
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower"}
 
     reading: Literal["smart-package", "algorithm-1", "appendix-A"] = "smart-package"
-    """how the paper is read where it is silent: smart-package: as the public packages do it, inert with their
+    """how the paper is read if it is silent: smart-package: as the public packages do it, inert with their
     numbers; algorithm-1, appendix-A: as printed there (docs/objectives.md)"""
     adversarial_weight: float | None = Field(None, ge=0)
     """lambda, the weight of the virtual adversarial loss; none: the reading's"""

@@ -48,7 +48,7 @@ def annotate(
 ) -> dict[str, bytes]:
     """Return the members of the shard for the texts of N stored sequences; an empty sequence has none.
 
-    Texts are kept and parsed whole, also where their tokens in the shard are cut to max_length: an
+    Texts are kept and parsed whole, also if their tokens in the shard are cut to max_length: an
     augmentation is to see all of a sentence, as it does in the papers.
     """
     longest, language = longest_text(max_length), parser["language"]
@@ -71,7 +71,7 @@ def annotate(
 
 
 def _head(text: str, longest: int) -> str:
-    """Cut a text before a word where it is too long."""
+    """Cut a text before a word if it is too long."""
     if len(text) <= longest:
         return text
     cut = text.rfind(" ", 0, longest + 1)

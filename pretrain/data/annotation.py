@@ -42,7 +42,7 @@ _SUFFIX = {"<u2": "u16", "u1": "u8"}
 class Annotation:
     """Text and parse of the N stored sequences of a chunk, from members as `pack` makes them.
 
-    Raises KeyError or ValueError where members are missing or cut, or name what is not there: rules follow
+    Raises KeyError or ValueError if members are missing or cut, or name what is not there: rules follow
     heads until a root comes, and look words up in tables, without a check of their own.
     """
 

@@ -27,7 +27,7 @@ class ViewSpec:
 
     role: "anchor", "positive", "negative" or a name of the caller's own. The view is made of the data's
         column of that name ("negative2"), or of that name without digits ("positive" of the role
-        "positive2"), where it has one, else of the text. A record whose column is empty gives its text too:
+        "positive2"), if it has one, else of the text. A record whose column is empty gives its text too:
         its positive is then another view of the same text (SDA's fallback).
     augmentation: a specification (`augment.spec.grammar`).
     labelled: whether `RankBatch.labels` are those of this view; of one view at most.
@@ -91,7 +91,7 @@ class View:
         augmentation: two views of one sentence have one identity.
     present: bool[n], False if a view of role "negative" has nothing to be made of: the record has no
         negative, so that the view is the text's; or the data has no such column, and the augmentation left
-        the text unchanged. Of a column "positive2" ... too, where the record has fewer positives.
+        the text unchanged. Of a column "positive2" ... too, if the record has fewer positives.
     """
 
     tokens: Ragged
@@ -124,7 +124,7 @@ class RankBatch:
     masked: maskings of `original`, each with draws of its own.
     views: role -> augmented sequences; empty for a masked-language run.
     labels: int64[n]; of data with scores the bits of each record's float32 score; else None unless a view is
-        labelled: the record's label where the data has labels, else what was done to that view
+        labelled: the record's label if the data has labels, else what was done to that view
         (`label_names`).
     substitutions: damaged chunks, and the chunks that are read in their place, as `BlockMaker` describes
         them. The loader lists each once an epoch and lane: at the first step, counted from its start, at

@@ -1,11 +1,11 @@
 """Who reads what, when: the order of the data as a pure function of (seed, step).
 
 An epoch's order is a seeded permutation of all chunks, with a seeded order inside each chunk. Of its M
-sequences, lane l of L takes the l-th equal slice of that order and gives B / L sequences a step, so an epoch
-is the same floor(M / B) steps for every lane, and the fewer than B sequences left over differ from epoch to
-epoch. A rank of a world of W serves L / W neighbouring lanes, rounded up or down where W does not divide L:
-the global batch of a step is the same whatever W is, and the step number alone says where every lane stands,
-so resuming costs nothing and no rank can run out before another.
+sequences, lane l of L takes the l-th equal slice of that order and gives B / L sequences per step, so an
+epoch is the same floor(M / B) steps for every lane, and the fewer than B sequences left over differ from
+epoch to epoch. A rank of a world of W serves L / W neighbouring lanes, rounded up or down if W does not
+divide L: the global batch of a step is the same whatever W is, and the step number alone says where every
+lane stands, so resuming costs nothing and no rank can run out before another.
 
 A batch that grows at first (`pretrain.config.run.BatchSizes`) takes smaller shares of the same slices, one
 after the other; a step whose share does not fit into what is left of a slice begins the next epoch.
@@ -100,7 +100,7 @@ def require_lanes(lanes: int, world_size: int, equal: bool = False) -> None:
 class Lanes:
     """The order of the data, a pure function of (seed, step).
 
-    chunk_sizes: int64[C], sequences in each chunk of the split. global_batch: B, sequences a step over all
+    chunk_sizes: int64[C], sequences in each chunk of the split. global_batch: B, sequences per step over all
     ranks. lanes: L; every world size up to it sees the same global batches. start_batch, growth_steps: of a
     batch that grows to B (`BatchSizes`); None, 0: it is always B.
     """

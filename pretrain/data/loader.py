@@ -102,7 +102,7 @@ class Position:
 
 
 def require_negatives(reader: ShardReader, views: Sequence[ViewSpec]) -> None:
-    """Raise UserError where a negative view would be the text itself, in every record."""
+    """Raise UserError if a negative view would be the text itself, in every record."""
     for view in views:
         itself = view.column == NEGATIVE and parse(view.augmentation).is_identity
         if itself and NEGATIVE not in reader.columns:
@@ -158,7 +158,7 @@ class Loader:
         return self._iterate_workers()
 
     def _steps(self) -> Iterator[tuple[int, int]]:
-        """Yield the first and the stop step of the blocks, of equally many sequences a step each."""
+        """Yield the first and the stop step of the blocks, of equally many sequences per step each."""
         for start, end in self.position.spans:
             for begin, stop in itertools.pairwise([start, *self.lanes.sizes.changes(start, end), end]):
                 for first in range(begin, stop, self.block_steps):

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from augment.core.errors import shortened, shown
+from augment.core.errors import excerpt, shortened
 from pretrain.common.errors import UserError
 
 FORMAT = "clear-shards-1"
@@ -31,7 +31,7 @@ def path_inside(path: str) -> str:
     """Return a relative path that stays inside its folder. Raises: ValueError for any other."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise ValueError(f"the path {shown(path)} must be relative and stay inside the data folder")
+        raise ValueError(f"the path {excerpt(path)} must be relative and stay inside the data folder")
     os.fsencode(path)  # a ValueError for a text that no file system takes
     return path
 
@@ -115,7 +115,7 @@ class _Manifest(_Part):
     @model_validator(mode="after")
     def _text_first(self) -> "_Manifest":
         if self.columns[:1] != ["text"] or len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns is {shown(self.columns)}: 'text' first, and no name twice")
+            raise ValueError(f"columns is {excerpt(self.columns)}: 'text' first, and no name twice")
         return self
 
 
@@ -132,7 +132,7 @@ def read_manifest(folder: str | Path) -> dict:
         raise _damaged(path, error) from error
     if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
         found = manifest.get("format")
-        raise UserError(f"{path} has format {shown(found)}, not {FORMAT!r}. Prepare the data again.")
+        raise UserError(f"{path} has format {excerpt(found)}, not {FORMAT!r}. Prepare the data again.")
     try:
         _Manifest.model_validate(manifest)
     except ValidationError as error:

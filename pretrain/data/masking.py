@@ -103,7 +103,7 @@ def mask_tokens(
 
     How many: a sequence of n ordinary (not special) tokens gives floor(rate * n + u), u uniform per sequence,
     as in fairseq's RoBERTa (`MaskTokensDataset`), so the expected share is exactly `rate` at every length,
-    where rounding to the nearest would give 20% of ten tokens; and at least one where n > 0, as in BERT's own
+    where rounding to the nearest would give 20% of ten tokens; and at least one if n > 0, as in BERT's own
     `create_masked_lm_predictions`, so that every sequence is learnt from. Choosing the number first, rather
     than each token by itself as transformers' collator does, takes away the variance that makes one sentence
     in three of seven tokens predict nothing. Special tokens are neither counted, chosen, nor drawn as

@@ -92,7 +92,7 @@ def _read(place: str, shard: dict | None = None) -> bytes:
 
     shard: what the manifest says of it.
 
-    Raises: Unreachable where another try could not help, UserError after all tries.
+    Raises: Unreachable if another try could not help, UserError after all tries.
     """
     seconds, most = DEADLINE, LARGEST
     if shard is not None:
@@ -112,7 +112,7 @@ def _read(place: str, shard: dict | None = None) -> bytes:
     raise UserError(f"data.remote: {place} cannot be read: {why} ({TRIES} tries)")
 
 
-def _read_once(place: str, most: int) -> bytes:
+def _read_once(place: str, max_bytes: int) -> bytes:
     if place.startswith(("http://", "https://")):
         import requests
 
@@ -124,8 +124,8 @@ def _read_once(place: str, most: int) -> bytes:
             content = bytearray()
             for piece in answer.iter_content(_PIECE):
                 content += piece
-                if len(content) > most:
-                    raise Unreachable(f"data.remote: {place}: the server sends more than {most:,} bytes")
+                if len(content) > max_bytes:
+                    raise Unreachable(f"data.remote: {place}: the server sends more than {max_bytes:,} bytes")
             return bytes(content)
     import fsspec
 

@@ -22,12 +22,12 @@ _OFFSET, _BYTES, _SEQUENCES, _TOKENS = range(4)  # columns of a shard's chunk ro
 
 
 def token_dtype(vocabulary_size: int) -> str:
-    """Return "uint16" where every id fits, else "int32"."""
+    """Return "uint16" if every id fits, else "int32"."""
     return "uint16" if vocabulary_size <= 1 << 16 else "int32"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a small file durably. Raises UserError where the disk is full."""
+    """Replace a small file durably. Raises UserError if the disk is full."""
     with naming_full_disk(path):
         files.replace_durably(path, data)
 
@@ -55,7 +55,7 @@ class ShardWriter:
     """
 
     def __init__(self, path: Path, dtype: str, temporary: Path | None = None):
-        import webdataset  # imports torch: one second, so only where a tar is really written
+        import webdataset  # imports torch: one second, so only if a tar is really written
 
         self.path, self.dtype = Path(path), dtype
         self.record: dict[str, Any] = {}  # the manifest's entry, once the shard is complete

@@ -60,7 +60,7 @@ class DamagedShard(UserError):
 class Chunk:
     """What one sample of a shard holds: N sequences, or N records of C sequences each.
 
-    stored: Ragged of N * C, int32 ids with special tokens; row k * C + c is column c of record k, empty where
+    stored: Ragged of N * C, int32 ids with special tokens; row k * C + c is column c of record k, empty if
     it has none.
     sequence_ids: uint64[N], number of each sequence or record in its split (the key of its randomness).
     sentence_starts: int64[S], index into `stored.ids` of the first token of every sentence (of a record's

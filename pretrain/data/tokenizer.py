@@ -112,10 +112,10 @@ def accented_share(texts: Iterable[str]) -> float:
     return lost / max(1, letters)
 
 
-def _alphabet(texts: list[str], normalizer: Any, most: int) -> list[str]:
+def _alphabet(texts: list[str], normalizer: Any, max_size: int) -> list[str]:
     """Return the most frequent characters of the normalised texts, sorted; rarer ones become [UNK].
 
-    They are 2,000, or up to `most` where these are not 99.95% of the text: Chinese has more.
+    They are 2,000, or up to `max_size` if these are not 99.95% of the text: Chinese has more.
     """
     counts: Counter[str] = Counter()
     for text in texts:
@@ -124,7 +124,7 @@ def _alphabet(texts: list[str], normalizer: Any, most: int) -> list[str]:
     enough = 0.9995 * sum(counts[character] for character in frequent)
     covered = accumulate(counts[character] for character in frequent)
     needed = 1 + sum(1 for count in covered if count < enough)
-    return sorted(frequent[: max(2000, min(needed, most))])
+    return sorted(frequent[: max(2000, min(needed, max_size))])
 
 
 def _canonical(tokenizer: "Tokenizer", special: list[str], wordpiece: bool, exact: bool) -> "Tokenizer":
@@ -337,7 +337,7 @@ def tokenizer_hash(path: str | Path) -> str:
 def encode(tokenizer: "Tokenizer", texts: list[str], batch: int = 4096) -> Ragged:
     """Return the token ids of texts by a tokenizer without padding or truncation, no special tokens added.
 
-    In batches, because an Encoding costs some hundred bytes a token until it is let go.
+    In batches, because an Encoding costs some hundred bytes per token until it is let go.
     """
     arrays: list[np.ndarray] = []
     lengths: list[int] = []

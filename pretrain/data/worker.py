@@ -263,7 +263,7 @@ def labels_of(spec: ViewSpec, taken: np.ndarray, changed: np.ndarray) -> np.ndar
     """Label what was done to each sequence of a labelled view: int64[n].
 
     A label is the number of the alternative taken in "a|b|c", int64[n], or A, the number of augmentations,
-    where the sequence is not changed, bool[n] (AugCSE's label correction, Tang et al. 2022, section 4.2).
+    if the sequence is not changed, bool[n] (AugCSE's label correction, Tang et al. 2022, section 4.2).
     """
     names = label_names(spec)
     numbers = np.array([names.index(name) for name in alternatives(spec.augmentation)], dtype=np.int64)

@@ -49,7 +49,7 @@ class Interface:
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Name -> text before a sentence."""
     default_prompt: str | None = None
-    """Name of the prompt that stands before every sentence where none is named."""
+    """Name of the prompt that stands before every sentence if none is named."""
     include_prompt: bool = True
     """Whether the mean is over the tokens of a prompt, too."""
     similarity: str | None = "cosine"

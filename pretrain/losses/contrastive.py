@@ -82,8 +82,8 @@ class Negatives:
 
     vectors: [M, d]: SimCSE's hard negatives (M = K N, K for each anchor: rows i, N + i ... are anchor i's
         own), or ESimCSE's momentum queue (any M, without gradient). With groups, M = K N.
-    present: bool[M]; where False a row (finite) is nobody's candidate; None: all are there.
-    identities: int64[M], hashes of the texts, where anchors and positives have them: those that some anchor
+    present: bool[M]; if False a row (finite) is nobody's candidate; None: all are there.
+    identities: int64[M], hashes of the texts, if anchors and positives have them: those that some anchor
         or positive of a meaning equals have that meaning.
     own_bias: added to the logits of an anchor's own hard negatives; SimCSE's `hard_negative_weight`, which is
         a logit (0 is weight 1).
@@ -238,7 +238,7 @@ def relaxed_negative_info_nce(
     (The printed formula lacks the -log.) A negation is no negative of other anchors, unlike SimCSE's hard
     negatives, and no guide excludes it. Returns the mean over the N anchors, a scalar.
 
-    anchors, positives, negatives: [N, d]. present: bool[N]; where False the sentence has no negation, and its
+    anchors, positives, negatives: [N, d]. present: bool[N]; if False the sentence has no negation, and its
     row of `negatives` (finite) counts for nothing.
     """
     assert anchors.shape == positives.shape == negatives.shape
@@ -272,7 +272,7 @@ def softmax_over_candidates(
     that only their own anchor has; minus infinity for none. weights: float[A], factors on the anchors' terms.
     """
     tile = tile or tile_rows(anchors.device, len(candidates))
-    others = None if candidates is anchors else candidates  # one array takes both gradients where it is None
+    others = None if candidates is anchors else candidates  # one array takes both gradients if it is None
     scale = inverse(temperature)
     return TiledSoftmax.apply(anchors, others, own_logits, positives, scale, adjustments, tile, weights)
 
@@ -322,7 +322,7 @@ class TiledSoftmax(torch.autograd.Function):
             if further is not None:
                 largest = largest.maximum(further.amax(1, keepdim=True))
             weights = logits.sub_(largest).exp_()
-            # The weight of all others is summed without the positive's: where that is nearly 1, their digits
+            # The weight of all others is summed without the positive's: if that is nearly 1, their digits
             # would drown in it.
             weights.scatter_(1, own, 0.0)
             others = weights.sum(1, keepdim=True)

@@ -93,7 +93,7 @@ class Guide:
     anchors, positives: float[N, g]. negatives: float[M, g] of the negatives that the data has, or None.
     margin, strategy: as above.
     tally: counts of the losses that were computed with it, float64[2] each: (negatives left out, negatives
-        there were). They are counted only where `counting`.
+        there were). They are counted only if `counting`.
     """
 
     anchors: Tensor
@@ -160,7 +160,7 @@ class Exclusions:
     def over(self, way: Way, device: torch.device, further: Tensor | None = None) -> list[Adjustment]:
         """Return what excludes candidates from a loss of this way.
 
-        further: int64[M], hashes of the texts of candidates behind the N records, where these have such.
+        further: int64[M], hashes of the texts of candidates behind the N records, if these have such.
         """
         repeats = 2 if way == "both" else 1
         found: list[Adjustment] = []

@@ -66,7 +66,7 @@ def masked_lm_loss(
 
 
 def _agreed_count(encoder: "SentenceEncoder", tiles: int) -> int:
-    """Return the largest number of tiles over ranks where ZeRO-3 gathers weights.
+    """Return the largest number of tiles over ranks if ZeRO-3 gathers weights.
 
     That is a collective, which all ranks must enter equally often: a rank that needs fewer tiles runs empty
     ones. It costs one small reduction, and none at other stages.

@@ -63,7 +63,7 @@ class PackedLayout:
     the sequence's first token, its tokens, and the piece's first position in it. By bucket, each filled up to
     one of few numbers by slots without tokens."""
     buckets: tuple[tuple[int, int], ...]
-    """(most tokens, slots) of each bucket that has any, in the order of `slots`; empty where a sequence is
+    """(most tokens, slots) of each bucket that has any, in the order of `slots`; empty if a sequence is
     longer than all of `BUCKETS`."""
 
     @classmethod
@@ -101,10 +101,10 @@ class PackedLayout:
         return replace(self, boundaries=boundaries, cumulative=cumulative, slots=slots)
 
 
-def _longest(most: int) -> int:
-    """Return the smallest `PackedLayout.longest` that is at least `most`."""
-    bucket = next((bucket for bucket in BUCKETS if most <= bucket), None)
-    return -(-most // BUCKETS[-1]) * BUCKETS[-1] if bucket is None else bucket
+def _longest(length: int) -> int:
+    """Return the smallest `PackedLayout.longest` that is at least `length`."""
+    bucket = next((bucket for bucket in BUCKETS if length <= bucket), None)
+    return -(-length // BUCKETS[-1]) * BUCKETS[-1] if bucket is None else bucket
 
 
 def _slots(count: int) -> int:

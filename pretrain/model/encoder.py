@@ -97,7 +97,7 @@ class SentenceEncoder(nn.Module):
             self._copies = before
 
     def leave_out(self, prompts: Iterable[np.ndarray]) -> None:
-        """Leave the first token and a prompt's, where they begin a sequence, out of means over tokens.
+        """Leave the first token and a prompt's, if they begin a sequence, out of means over tokens.
 
         As sentence-transformers does with `include_prompt: false`. A sequence that begins with a prompt's
         tokens counts as one with that prompt.
@@ -194,7 +194,7 @@ class SentenceEncoder(nn.Module):
         edit: EditEmbeddings | None = None,
         keys: np.ndarray | None = None,
     ) -> PackedStates:
-        """Return the last hidden states and, where `second` is given, those of that layer.
+        """Return the last hidden states and, if `second` is given, those of that layer.
 
         second: 0 for the embeddings, i for the output of layer i, -2 for the last but one. token_types:
         int64[T], for models that have them; all 0 when not given. edit: changes the output [T, H] of the
@@ -268,7 +268,7 @@ class SentenceEncoder(nn.Module):
         device, dtype = row.ids.device, self.lm.dtype
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
-        # the residual stream: float16 would overflow where it has grown, bfloat16 round every sum
+        # the residual stream: float16 would overflow if it has grown, bfloat16 round every sum
         residual = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
         kernels = kernels_for(device, dtype)
         return ForwardState(
@@ -384,7 +384,7 @@ def _add_rows(lm: PreTrainedModel, size: int) -> None:
 
 
 def own_tokenizer(source: str | Path) -> Any:
-    """Return a checkpoint's own tokenizer; None where it brings none."""
+    """Return a checkpoint's own tokenizer; None if it brings none."""
     if not has_tokenizer(source):
         return None
     try:
@@ -394,7 +394,7 @@ def own_tokenizer(source: str | Path) -> Any:
 
 
 def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "encoder") -> None:
-    """Check that each token has the checkpoint's id, where that has a tokenizer; else compare counts.
+    """Check that each token has the checkpoint's id, if that has a tokenizer; else compare counts.
 
     Args:
         rows: How many tokens the checkpoint has an embedding for.

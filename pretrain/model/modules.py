@@ -30,7 +30,7 @@ def grouped(
     """Group parameters by their names and dimensions.
 
     Matrices have weight decay; biases, norms and other vectors have none. Heads form groups of their own
-    where their learning rate differs: `lr_scale` is the factor on the learning rate of a group. Heads are
+    if their learning rate differs: `lr_scale` is the factor on the learning rate of a group. Heads are
     what `module.objective` owns, but for a second encoder (DiffCSE's discriminator).
     """
     groups = []

@@ -24,10 +24,10 @@ class PackedRow:
     """Sequences end to end, equal lengths next to each other, and filler that belongs to none.
 
     ids, positions, token_types: int64[T + filler], on the device; positions count from the model's first,
-        token_types is None where none were given.
+        token_types is None if none were given.
     keys: int64[T + filler], a dropout key for every token, or None.
     lengths: int64[N], on the device, in the order of the input.
-    order, restore: int64[T], on the device: the tokens' places in the input, and the inverse; None where the
+    order, restore: int64[T], on the device: the tokens' places in the input, and the inverse; None if the
         row is in the input's order.
     pooled: bool[T] or float32[T], in the order of the input: the tokens that a mean is over, or their weights
         in it; None: all alike.

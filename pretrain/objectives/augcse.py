@@ -23,7 +23,7 @@ class Augcse(Objective):
     The discriminator reads [P(x); P(aug(x))] and tells the augmentation. Its gradient is reversed (alpha
     = -1), so that the encoder learns to hide it.
 
-    Reading `paper`: the discriminator of its listing A.5; and the contrastive loss is symmetric only where
+    Reading `paper`: the discriminator of its listing A.5; and the contrastive loss is symmetric only if
     the augmentation is the positive (section 5.5), else SimCSE's. `code` has it symmetric always.
 
     Projection and its batch norm see originals and augmentations together. A label says which augmentation

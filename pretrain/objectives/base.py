@@ -80,14 +80,14 @@ class BatchContext:
 
     step: optimizer step, from 0. progress: share of the training done, in [0, 1).
     groups: int64[N], the rank that holds each sequence; only for objectives whose negatives are local.
-    identities: role -> int64[N] on the CPU, equal where the sources of two views are equal; None where
+    identities: role -> int64[N] on the CPU, equal if the sources of two views are equal; None if
         duplicates count as negatives.
     present: role -> bool[N], whether the data had a source for the view (else it was made from the sequence
         itself).
     labels: int64[N] of the labelled view, or the bits of `scores`, or None.
     seed: of whatever is random in an objective: the same on every rank.
     guided: role -> float32[N, g], the vectors of the encoder that `objective.false_negatives.guide` names;
-        None where it names none.
+        None if it names none.
     condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`;
         surrogates: scalars that carry it through the heads (`condition`).
     measures: where `relate` may leave numbers for the metrics: scalars on the device, which nobody waits for.
@@ -180,10 +180,10 @@ class Objective(nn.Module):
         return None
 
     def require_positions(self, longest: int) -> None:
-        """Refuse sequences of `longest` tokens at the start, where a model of its own takes fewer."""
+        """Refuse sequences of `longest` tokens at the start, if a model of its own takes fewer."""
 
     def weights(self, step: int) -> dict[str, float]:
-        """Return the weight of every named loss at this step; where all are 0 nothing is computed."""
+        """Return the weight of every named loss at this step; if all are 0 nothing is computed."""
         if self.settings is None:
             raise NotImplementedError(f"{type(self).__name__} has no method weights(step)")
         rise = self.settings.rise(step)
@@ -219,8 +219,8 @@ class Objective(nn.Module):
             views: V roles -> [N, d].
             loss: of the head's outputs [V, N, e], what is no negative, and whether the vectors have the whole
                 width.
-            roles: of anchors, positives and, where there are any, hard negatives.
-            z: the head's outputs of the whole width, where the caller has them.
+            roles: of anchors, positives and, if there are any, hard negatives.
+            z: the head's outputs of the whole width, if the caller has them.
         """
         guide = None
         if self.false_negatives.guide != "none":
@@ -267,7 +267,7 @@ class Objective(nn.Module):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The roles that its contrastive loss compares: where all are the same, it can learn nothing."""
+        """The roles that its contrastive loss compares: if all are the same, it can learn nothing."""
         return self.roles
 
     @property
@@ -280,7 +280,7 @@ class Objective(nn.Module):
         return 0
 
     def given_negatives(self, batch: int) -> int:
-        """Return how many of `negatives` are views of `given_roles`: none where the data lacks them."""
+        """Return how many of `negatives` are views of `given_roles`: none if the data lacks them."""
         return 0
 
     @property
@@ -401,5 +401,5 @@ def share_of_loss(loss: Tensor, without: Tensor) -> Tensor:
 
 
 def stacked_identities(context: BatchContext, roles: Sequence[str]) -> Tensor | None:
-    """Return int64[len(roles), N], or None where duplicates count as negatives."""
+    """Return int64[len(roles), N], or None if duplicates count as negatives."""
     return None if context.identities is None else torch.stack([context.identities[role] for role in roles])

@@ -191,7 +191,7 @@ def project_noise(
 
     d is the direction of norm 1 in which the loss rises most, g / ||g||_2 for "l2" and sign(g) for "inf".
 
-    After "smart" every token's noise has a norm of about 1, whatever the gradient was: where g is small
+    After "smart" every token's noise has a norm of about 1, whatever the gradient was: if g is small
     against r / eta, its direction is the start's. A gradient of 0 has no direction: d is 0.
 
     noise, gradient: r and g, [T, H]. step_size: eta. norm: "inf" or "l2".
@@ -280,7 +280,7 @@ def _kl(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _steepest(gradient: Tensor, norm: str, lengths: Tensor | None) -> Tensor:
-    """[T, H]: the direction of norm 1 along which a loss with this gradient rises most; 0 where that is 0."""
+    """[T, H]: the direction of norm 1 along which a loss with this gradient rises most; 0 if that is 0."""
     if norm == "inf":
         return gradient.sign()
     # Divided by the largest entry first: squares of small gradients are below float32's smallest number.

@@ -112,7 +112,7 @@ def nearest_neighbours(
     vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
     k: K; 16 in the authors' code, not given in the paper.
     tile: vectors at a time; memory is tile x N numbers. Default: `TILE_LOGITS` of the device.
-    identities: int64[N], equal where texts are equal or mean the same; if given, such are no neighbours.
+    identities: int64[N], equal if texts are equal or mean the same; if given, such are no neighbours.
     groups: int64[N]; if given, neighbours are of the vector's own group only.
     """
     count = len(vectors)
@@ -231,7 +231,7 @@ def softmax_over_listed(
     The softmax is over candidates[positives], int64[A], and candidates[negatives]. A tile's candidates are
     gathered again in the backward pass.
 
-    candidates: [C, D]. negatives: int64[A, E], `NONE` where there is none. As
+    candidates: [C, D]. negatives: int64[A, E], `NONE` if there is none. As
     `contrastive.softmax_over_candidates`, for few candidates an anchor.
     """
     listed = torch.cat([positives[:, None], negatives], dim=1)
@@ -242,7 +242,7 @@ def softmax_over_listed(
         gathered = candidates[rows.clamp(min=0)]  # [t, 1 + E, D]
         products = torch.bmm(gathered, (part * inverse(temperature))[:, :, None]).squeeze(2)
         logits = products.masked_fill(rows == NONE, NEVER)
-        # log(1 + exp(rest)), not a softmax at the positive: where its probability is nearly 1, that has no
+        # log(1 + exp(rest)), not a softmax at the positive: if its probability is nearly 1, that has no
         # digits left for the gradient.
         rest = logits[:, 1:].logsumexp(1) - logits[:, 0]
         return torch.logaddexp(rest, torch.zeros_like(rest)).sum(dtype=torch.float64)

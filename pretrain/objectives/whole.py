@@ -81,7 +81,7 @@ class WholeObjective(nn.Module):
         return any(weight > 0 for name, weight in self.weights(step).items() if name != "mlm")
 
     def active_sequence_terms(self, step: int) -> dict[str, Objective]:
-        """Return the terms whose loss is computed sequence by sequence, where its weight is not 0."""
+        """Return the terms whose loss is computed sequence by sequence, if its weight is not 0."""
         weights = self.weights(step)
         return {name: term for name, term in self.sequence_terms.items() if weights[term.sequence_term] > 0}
 
@@ -100,7 +100,7 @@ class WholeObjective(nn.Module):
         return global_batch // (world if self.is_local else 1)
 
     def negatives(self, batch: int, present: float = 1.0, same: float = 0.0, equal: float = 0.0) -> float:
-        """Return the most negatives that any term has for an anchor, in the mean; 0 where none has any.
+        """Return the most negatives that any term has for an anchor, in the mean; 0 if none has any.
 
         present: share of the views of role "negative" that are there (`BatchContext.present`). same: other
         records of the anchor's meaning (`losses.exclusions`). equal: records whose negative is a text of it.

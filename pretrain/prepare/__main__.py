@@ -10,7 +10,7 @@ Memory does not grow with the corpus: a task holds 0.3 GB (Python and its librar
 times 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
 0.8 GB. Measured: 0.39 GB for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The
 tokenizer's sample is bounded by `tokenizer_megabytes`. Until the work is done, the disk holds the cleaned
-text once more, and of units sequence and document 4 bytes a token too.
+text once more, and of units sequence and document 4 bytes per token too.
 """
 
 import signal
@@ -112,7 +112,7 @@ def summary(manifest: dict, out: Path) -> str:
         size = annotation["bytes"] / max(1, sum(part["tokens"] for part in manifest["splits"].values()))
         lines.append(
             f"  annotated by {annotation['parser']} ({annotation['language']}): {annotation['words']:,} "
-            f"words, {size:.1f} bytes a token"
+            f"words, {size:.1f} bytes per token"
         )
     if (accented := manifest.get("accented_letters", 0)) >= MOST_ACCENTED:
         share = f"{accented:.1%} of the letters"

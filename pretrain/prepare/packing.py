@@ -139,7 +139,7 @@ def full_sentences(
     """Pack sentences, in order, into sequences [CLS] s1 s2 ... [SEP] s1' ... [SEP].
 
     A sequence has at most `max_length` tokens; [SEP] ends it and separates documents. sentences: without
-    special tokens, none longer than max_length - 2. documents: int64[N]; where the label changes, the next
+    special tokens, none longer than max_length - 2. documents: int64[N]; if the label changes, the next
     document begins. first: bool[N], as `fit_sentences` gives it.
 
     Three sentences, the third of another document ([CLS] is 1, [SEP] is 2):

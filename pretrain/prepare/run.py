@@ -186,7 +186,7 @@ def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> P
 
 
 def _bucket_count(tasks: list[ReadTask], config: DataConfig) -> int:
-    """Return K: enough for 16 tasks at a time where the text is worth it, more for memory."""
+    """Return K: enough for 16 tasks at a time if the text is worth it, more for memory."""
     size = sum(task.size for task in tasks)
     bucket = min(max(size / 16, _SMALL_BUCKET), config.bucket_megabytes * 1e6)
     return min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS)
@@ -201,8 +201,8 @@ def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:
     reading = [records.ScatterRecords(work)] if of_records else documents
     jobs = []
 
-    def add(title: str, step: Any, sizes: list[int], before: Sequence[Any] = ()) -> None:
-        jobs.append(Job(step.stage, title, sizes, [*before, step]))
+    def add(title: str, step: Any, sizes: list[int], earlier_steps: Sequence[Any] = ()) -> None:
+        jobs.append(Job(step.stage, title, sizes, [*earlier_steps, step]))
 
     if config.dedup == "minhash":
         found, left_out = _minhash(read.ReadSource(work), work, len(sizes))

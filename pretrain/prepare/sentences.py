@@ -79,7 +79,7 @@ def split_sentences(line: str) -> list[str]:
     A sentence ends at . ! ? … 。！？ and their Hindi, Urdu and Arabic kin, closing quotes included. It does not
     end after titles, initials, inner abbreviations, list numbers and German dates ("26. März"). After "etc.",
     "U.S." and the like it ends only if a word that commonly opens a sentence follows. Before a lower-case
-    letter it ends after a full stop after a common word, and where sentences are written in lower case.
+    letter it ends after a full stop after a common word, and if sentences are written in lower case.
 
     >>> split_sentences('It is " red . " He met Mr. Smith .')
     ['It is " red . "', 'He met Mr. Smith .']

@@ -106,7 +106,7 @@ class UnreadRows(WorkFile, place="counts/faults/{rank:05d}.json"):
     named: list[str]
 
 
-class Pairs(RootModel[list[tuple[str, str]]], WorkFile, place="counts/pairs/{rank:05d}.json"):
+class ParagraphPairs(RootModel[list[tuple[str, str]]], WorkFile, place="counts/pairs/{rank:05d}.json"):
     """Of held-out paragraphs the first sentence and the others (`pretrain.prepare.stages.read.pairs_of`)."""
 
     @classmethod
@@ -116,13 +116,13 @@ class Pairs(RootModel[list[tuple[str, str]]], WorkFile, place="counts/pairs/{ran
             yield from cls.read(work, int(path.stem)).root
 
 
-def sample_of(pairs: Iterable[tuple[str, str]], most: int = MOST_PAIRS) -> list[tuple[str, str]]:
-    """Return the `most` pairs of the lowest hashes, in their order: all sources have their share."""
+def sample_of(pairs: Iterable[tuple[str, str]], count: int = MOST_PAIRS) -> list[tuple[str, str]]:
+    """Return the `count` pairs of the lowest hashes, in their order: all sources have their share."""
 
     def hashed(pair: tuple[str, str]) -> tuple[int, tuple[str, str]]:
         return text_key("\n".join(pair).encode("utf-8", "replace"), 0), pair
 
-    return heapq.nsmallest(most, pairs, hashed)
+    return heapq.nsmallest(count, pairs, hashed)
 
 
 class ShownPairs(RootModel[dict[str, list[tuple[str, str]]]], WorkFile, place="counts/shown/{rank:05d}.json"):
@@ -193,7 +193,7 @@ class BuiltShards(WorkFile, place="counts/build/{rank:05d}.json"):
     shards: dict[str, dict[str, Any]] = {}
 
 
-class Step:
+class WorkStep:
     """A step of a stage (`pretrain.prepare.jobs`) that knows its work folder. stage: its name."""
 
     stage: str
@@ -206,7 +206,7 @@ class Step:
         return self.work.parent
 
 
-class PlannedStep(Step):
+class PlannedStep(WorkStep):
     """A step of a preparation, which reads in the plan what to do."""
 
     @cached_property

@@ -65,53 +65,53 @@ def margin(text: str) -> int:
     return width if is_prose and is_wrapped else 0
 
 
-def _is_apart(before: str, line: str) -> bool:
+def _is_apart(previous: str, line: str) -> bool:
     """Return whether a line does not continue the one before it, wherever their margin is."""
-    return bool(_ITEM.match(line) or _CODE.search(before) or _TABLE.search(before) or _TABLE.search(line))
+    return bool(_ITEM.match(line) or _CODE.search(previous) or _TABLE.search(previous) or _TABLE.search(line))
 
 
 def unwrap(text: str, width: int, words: Container[str] = frozenset()) -> str:
-    """Return a text with the lines of each paragraph joined, where they are wrapped at `width`; 0: all lines.
+    """Return a text with the lines of each paragraph joined, if they are wrapped at `width`; 0: all lines.
 
-    A line stays apart where it is short and a capital follows, and before list items and the like. The hyphen
+    A line stays apart if it is short and a capital follows, and before list items and the like. The hyphen
     of a line's end is removed only if the whole word is among `words` (in lower case); otherwise it stays,
     without a blank behind it.
     """
     if "\n" not in text:
         return text
     joined: list[str] = []
-    before, fence = "", ""
+    previous, fence = "", ""
     for line in text.expandtabs().split("\n"):
         line = line.rstrip()
         mark = line.lstrip()[:3]
         if mark in ("```", "~~~") and fence in ("", mark):
             fence = "" if fence else mark
-            before = ""
-        if before and line and not fence and _continues(before, line, width):
+            previous = ""
+        if previous and line and not fence and _continues(previous, line, width):
             joined[-1] = _join(joined[-1], line.lstrip(), words)
         else:
             joined.append(line)
-        before = line if mark not in ("```", "~~~") else ""
+        previous = line if mark not in ("```", "~~~") else ""
     return "\n".join(joined)
 
 
-def _continues(before: str, line: str, width: int) -> bool:
+def _continues(previous: str, line: str, width: int) -> bool:
     """Return whether a line continues the one before it."""
     if not width:
         return True
-    if _is_apart(before, line):
+    if _is_apart(previous, line):
         return False
     first = line.split(None, 1)[0]
-    room = width - len(before) - 1 - len(first)  # what was left, with the next word put behind
+    room = width - len(previous) - 1 - len(first)  # what was left, with the next word put behind
     if first[0].islower():
         return room < width // 2
-    return room < (4 if _ENDS.search(before) else width // 6)
+    return room < (4 if _ENDS.search(previous) else width // 6)
 
 
-def _join(before: str, line: str, words: Container[str]) -> str:
-    match = _HYPHENATED.search(before)
+def _join(previous: str, line: str, words: Container[str]) -> str:
+    match = _HYPHENATED.search(previous)
     rest = _FIRST_WORD.match(line)
     if match is None or rest is None or rest[0] in _JOINT_WORDS:
-        return f"{before} {line}"
+        return f"{previous} {line}"
     is_cut = rest[0].islower() and (match[1] + rest[0]).lower() in words
-    return (before[:-1] if is_cut else before) + line
+    return (previous[:-1] if is_cut else previous) + line

@@ -109,8 +109,8 @@ class Checkpoints(Saver):
     def repair_best(self, progress: Progress) -> None:
         """Make best/ the export of the best step that a resumed run records, before a checkpoint is loaded.
 
-        It is another one where a kill came between a checkpoint and its export, where its files were damaged,
-        and where it belongs to steps that this resume discards. Step 0 has no checkpoint, and is made again.
+        It is another one if a kill came between a checkpoint and its export, if its files were damaged,
+        and if it belongs to steps that this resume discards. Step 0 has no checkpoint, and is made again.
         Without a checkpoint of another best step there is nothing to export again: best/ is set aside, and
         the next evaluation is the best.
         """

@@ -91,21 +91,19 @@ def _json_hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def require_same(
-    source: object, before: Inputs, now: Inputs, accept: str | None = None
-) -> list[dict[str, str]]:
+def require_same(source: object, old: Inputs, new: Inputs, accept: str | None = None) -> list[dict[str, str]]:
     """Compare a checkpoint's inputs with this start's; return the differences, which `accept` must name."""
-    differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
+    differ = [name for name in old if name in new and old[name]["sha256"] != new[name]["sha256"]]
     accepted = [name for name in accepted_names(accept) if name != BATCHES]
-    if unknown := [name for name in accepted if name not in now]:
+    if unknown := [name for name in accepted if name not in new]:
         names = ", ".join(unknown)
-        raise UserError(f"checkpoint.accept: this run has no input {names}; it has {', '.join(now)}")
+        raise UserError(f"checkpoint.accept: this run has no input {names}; it has {', '.join(new)}")
     if fixed := [name for name in accepted if name in FIXED]:
         names = ", ".join(fixed)
         raise UserError(f"checkpoint.accept: {names} cannot change within a run; start a new one with --init")
     if refused := [name for name in differ if name not in accepted]:
         lines = [f"{source} was trained with other inputs than this start has:"]
-        lines += [f"  {name} was {_short(before[name])}, is {_short(now[name])}" for name in refused]
+        lines += [f"  {name} was {_short(old[name])}, is {_short(new[name])}" for name in refused]
         lines.append(
             "Put them back (data by --data or --data.sets, others by the recipe or the environment; rules "
             "are of the code's version), or start a new run from the export with --init."
@@ -114,9 +112,7 @@ def require_same(
             names = ",".join([*accepted, *free])
             lines.append(f"To continue with the present ones: --checkpoint.accept '{names}'.")
         raise UserError("\n".join(lines))
-    return [
-        {"key": f"input {name}", "from": _short(before[name]), "to": _short(now[name])} for name in differ
-    ]
+    return [{"key": f"input {name}", "from": _short(old[name]), "to": _short(new[name])} for name in differ]
 
 
 def accepted_names(accept: str | None) -> list[str]:
@@ -156,9 +152,9 @@ SCHEDULE = ("train.schedule", "train.decay_steps", "train.decay_shape")
 """Keys that may change from `constant` or `wsd` to either, while the learning rate is stable in both."""
 GUIDE_KEY = "objective.false_negatives.guide"
 MASKING = "objective.mlm.rate", "objective.mlm.later_rates", "objective.mlm.rate_change"
-"""Keys that may change where the steps done were masked at the same rates."""
+"""Keys that may change if the steps done were masked at the same rates."""
 BEGINNING = "start_step", "warmup_steps"
-"""Settings of a loss that may change where it had the same share of its weight in the steps done."""
+"""Settings of a loss that may change if it had the same share of its weight in the steps done."""
 
 
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
@@ -203,14 +199,14 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     state["progress"]["changes"] = [*state["progress"].get("changes", []), *changes]
 
 
-def _stable(config: Config, step: int, before: dict[str, Any], source: Path) -> set[str]:
+def _stable(config: Config, step: int, old: dict[str, Any], source: Path) -> set[str]:
     """Return the keys of the schedule that may change, because the rates of the steps done stay as they are.
 
     A decay may begin at any checkpoint of the stable phase, and a run with one may be longer or shorter.
     """
     names = [key.removeprefix("train.") for key in (*SCHEDULE, "train.steps")]
-    warmup = before["train.warmup_steps"]
-    made = TrainConfig(warmup_steps=warmup, **{name: before[f"train.{name}"] for name in names})
+    warmup = old["train.warmup_steps"]
+    made = TrainConfig(warmup_steps=warmup, **{name: old[f"train.{name}"] for name in names})
     changed = [f"train.{name}" for name in names if getattr(made, name) != getattr(config.train, name)]
     schedules = {made.schedule, config.train.schedule}
     if not changed or not schedules <= {"constant", "wsd"} or schedules == {"constant"}:
@@ -232,13 +228,13 @@ def _masked_alike(config: Config, made_with: dict[str, Any], step: int) -> bool:
     return bool((before == now).all())
 
 
-def _begun_alike(config: Config, before: dict[str, Any], step: int) -> set[str]:
+def _begun_alike(config: Config, old: dict[str, Any], step: int) -> set[str]:
     """Return the keys of BEGINNING that changed without changing the weight of a loss in the steps done."""
     keys = set()
     for section in config.objective.sections:
         now = getattr(config.objective, section)
         own = {name: f"objective.{section}.{name}" for name in BEGINNING}
-        made = now.model_copy(update={name: before[key] for name, key in own.items()})
+        made = now.model_copy(update={name: old[key] for name, key in own.items()})
         if made != now and all(made.rise(done) == now.rise(done) for done in range(step)):
             keys |= set(own.values())
     return keys

@@ -74,13 +74,13 @@ class Data:
 
     @property
     def labels(self) -> int:
-        """How many labels the labelled view has; 0 where none is labelled."""
+        """How many labels the labelled view has; 0 if none is labelled."""
         labelled = next((view for view in self.views if view.labelled), None)
         return 0 if labelled is None else number_of_labels(labelled, self.train)
 
 
 def open_data(config: Config) -> Data:
-    """Open the prepared data; where there is none, prepare it on rank 0. Collective."""
+    """Open the prepared data; if there is none, prepare it on rank 0. Collective."""
     # as the run augments them, whether once or in every epoch
     augmented = on_rank_zero(lambda: view_specs(config))
     on_rank_zero(lambda: _check_prompts(config, [view.role for view in augmented]))
@@ -155,7 +155,7 @@ def open_train(config: Config) -> ShardReader:
 
 
 def _check_scores(config: Config, reader: ShardReader) -> None:
-    """Refuse scores where the objective takes every pair for one of equal meaning, or their absence."""
+    """Refuse scores if the objective takes every pair for one of equal meaning, or their absence."""
     parts = [part for part in config.objective.parts if part in SYSTEMS]
     taking = [part for part in parts if SYSTEMS[part].negatives is not Objective.negatives]
     if reader.scored and taking:

@@ -56,7 +56,7 @@ def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:
     """Return the precision to train in, the same on all ranks. Collective.
 
     `auto` is what the run used before it was resumed (`state` of the checkpoint), else bfloat16 if rank 0's
-    device computes it itself: where it is emulated it is several times slower than float32.
+    device computes it itself: if it is emulated it is several times slower than float32.
     """
     precision = config.train.precision
     if precision == "auto":

@@ -63,7 +63,7 @@ def adopt_interface(config: Config) -> Interface | None:
 
 
 def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
-    """Build the encoder that `model:` describes: from a checkpoint where `model.init` names one, else random.
+    """Build the encoder that `model:` describes: from a checkpoint if `model.init` names one, else random.
 
     With a checkpoint, `config.model` afterwards holds the sizes and dropouts of the model that was built. The
     run's seed decides random weights; torch's generator is left as these leave it.

@@ -1,4 +1,4 @@
-"""The evaluation during training: held-out sequences, STS-B dev where its data is, and own test sets."""
+"""The evaluation during training: held-out sequences, STS-B dev if its data is, and own test sets."""
 
 import math
 import sys
@@ -24,7 +24,7 @@ from pretrain.telemetry.formats import LABELS
 STSB_DEV, _STSB = "stsb-dev", "STS-B-dev"  # the score, and the task whose data it needs
 
 
-class Evaluation:
+class RunEvaluation:
     """Evaluate an engine's model on all ranks together.
 
     heldout: the held-out sequences, masked and augmented once. random: names of scores that are random at the

@@ -1,4 +1,4 @@
-"""One rank for each core, where there is no GPU and nobody has chosen the number of ranks.
+"""One rank for each core, if there is no GPU and nobody has chosen the number of ranks.
 
 A step consists of many kernels of a millisecond or less, and the threads of one rank wait for each other at
 each of them; ranks meet once a step. The plain command therefore starts further processes of itself, on this
@@ -35,12 +35,12 @@ _SECONDS_TO_EXPLAIN = 30.0  # that a rank takes to say how a run ended (`pretrai
 
 
 def choose_ranks(config: Config) -> int:
-    """Return how many ranks this process is to become: 1 where the user has chosen, or a GPU is there.
+    """Return how many ranks this process is to become: 1 if the user has chosen, or a GPU is there.
 
-    Otherwise the largest number of which each has a core and a lane (equally many of these where
+    Otherwise the largest number of which each has a core and a lane (equally many of these if
     `train.balance` is off), and which fit into half of the free memory; 1 also with `scope: local`.
     """
-    import torch  # a second: not where only flags are read
+    import torch  # a second: not if only flags are read
 
     chosen = config.train.threads or threads_of_user() or _launcher_chose()
     if torch.cuda.is_available() or chosen or has_local_negatives(config):

@@ -210,7 +210,7 @@ def roll_back(
 ) -> None:
     """Put the last good checkpoint into the engine; write one of the step where the run goes on. Collective.
 
-    Raises NotFinite where `train.faults.rollbacks` are done, no checkpoint is good, or the run was over.
+    Raises NotFinite if `train.faults.rollbacks` are done, no checkpoint is good, or the run was over.
     """
     checkpoints.wait()
     folder = config.run_folder / "checkpoints"

@@ -26,7 +26,7 @@ from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.continuity import Inputs
 from pretrain.start.data import Data
-from pretrain.start.evaluation import Evaluation
+from pretrain.start.evaluation import RunEvaluation
 from pretrain.step.model import SentenceModel
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import LABELS, format_count, format_seconds
@@ -66,9 +66,9 @@ def lines_of_run(config: Config, data: Data, model: SentenceModel, threads: int,
     """Say what is about to run, so that a wrong setting is seen before it costs a day."""
     train, sizes, encoder, objective = config.train, config.batch_sizes, model.encoder, model.objective
     from_user = " (OMP_NUM_THREADS)" if train.threads is None and threads_of_user() else ""
-    cpu = f"CPU, threads a rank: {threads}{from_user}"
+    cpu = f"CPU, threads per rank: {threads}{from_user}"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
-    chosen = " (one rank a core; --train.threads decides otherwise)" if LOCAL_RANKS in os.environ else ""
+    chosen = " (one rank per core; --train.threads decides otherwise)" if LOCAL_RANKS in os.environ else ""
     falls = f", decay {train.decay_shape} over the last {train.steps - train.decay_begins:,}"
     grown = f" from step {sizes.growth_steps:,} on, {sizes.start:,} at the first"
     grows = grown if sizes.growth_steps else ""
@@ -80,7 +80,7 @@ def lines_of_run(config: Config, data: Data, model: SentenceModel, threads: int,
         f"{train.steps:,} steps{falls if train.schedule == 'wsd' else ''}",
         *_encoder_lines(config, encoder, data, objective),
         *_objective_lines(config, data.train, objective, encoder.hidden_size),
-        f"batch      {train.global_batch:,} sequences a step{grows}, up to {train.micro_batch_tokens:,} "
+        f"batch      {train.global_batch:,} sequences per step{grows}, up to {train.micro_batch_tokens:,} "
         "tokens in one pass",
     ]
 
@@ -89,7 +89,7 @@ def _data_lines(config: Config, reader: ShardReader) -> list[str]:
     """Say what is read: a line for a folder, and for several sets one each, with its share of the steps."""
     steps, lines = config.train.steps, list[str]()
     for part, share in zip(reader.parts, reader.shares):
-        epochs = share * config.batch_sizes.before(steps) / max(1, part.num_sequences)
+        epochs = share * config.batch_sizes.total_before(steps) / max(1, part.num_sequences)
         of_steps = f"{share:.1%} of " if len(reader.parts) > 1 else ""
         lines.append(
             f"{'' if lines else 'data':11}{part.folder}: {part.num_sequences:,} sequences, "
@@ -140,7 +140,7 @@ def _objective_lines(
 ) -> list[str]:
     settings = config.objective
     if not objective.roles:
-        return [f"objective  {settings.name}, {objective.masked_copies} masking(s) a sequence"]
+        return [f"objective  {settings.name}, {objective.masked_copies} masking(s) per sequence"]
     by_spec: dict[str, list[str]] = {}
     for role in objective.roles:
         by_spec.setdefault(config.augment.of_role(role), []).append(role)
@@ -171,13 +171,13 @@ def _objective_lines(
     return lines
 
 
-def report(config: Config, progress: Progress, inputs: Inputs, evaluation: Evaluation) -> None:
+def report(config: Config, progress: Progress, inputs: Inputs, evaluation: RunEvaluation) -> None:
     """Print the scores beside those at the start, and write report/summary.json."""
     random, own = evaluation.random, [task for one in evaluation.sets for task in one.tasks.items()]
     labels = LABELS | {task: LABELS.get(task, f"{task} ({metric} x 100)") for task, metric in own}
     run, steps = config.run_folder, progress.step
     records = [record for record in read_metrics(run / "metrics.jsonl") if "evaluation" in record]
-    # empty where somebody has removed them
+    # empty if somebody has removed them
     scores = {record["step"]: record["evaluation"] for record in records}
     first, last = (records[0]["evaluation"], records[-1]["evaluation"]) if records else ({}, {})
     best = scores.get(progress.best_step, {})

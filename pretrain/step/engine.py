@@ -193,8 +193,8 @@ def start_processes(patience: int = 600) -> None:
 def without_shared_memory_reduction() -> None:
     """Keep DeepSpeed from loading the all-reduce that it has for inference on CPUs, which nothing here calls.
 
-    It is compiled at its first use, and every run of several ranks leaves 66 MiB a rank in /dev/shm, which is
-    memory, until the machine starts anew. To read the table, rather than set it, would run compilers for
+    It is compiled at its first use, and every run of several ranks leaves 66 MiB per rank in /dev/shm, which
+    is memory, until the machine starts anew. To read the table, rather than set it, would run compilers for
     every operator that DeepSpeed has.
     """
     import deepspeed
@@ -229,7 +229,7 @@ def build_engine(module: nn.Module, config: Config):
         config=deepspeed_config(config, dist.get_world_size()),
     )
     if hasattr(engine.optimizer, "check_grad_overflow"):
-        # DeepSpeed's step at ZeRO 1 and 2 reads the gradients' norm, not finite where a gradient is not:
+        # DeepSpeed's step at ZeRO 1 and 2 reads the gradients' norm, not finite if a gradient is not:
         # a look at every gradient would be a second wait for the device.
         engine.optimizer.check_grad_overflow = not engine.optimizer.compute_grad_norm
     return engine

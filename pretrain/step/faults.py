@@ -49,9 +49,9 @@ class Finding:
     """What is known of a batch whose loss or gradient was not finite.
 
     sequences: numbers in their split, of the global batch, lane by lane. broken: those of them whose vectors
-    were not finite, where not all were. texts: (sequence, text) of some, of broken ones first.
+    were not finite, if not all were. texts: (sequence, text) of some, of broken ones first.
     forward, backward: `rank 1: MODULE`, where it began in the forward pass, and `rank 1: PARAMETER` whose
-    gradient was the first; empty where there was none. again: whether it was computed again.
+    gradient was the first; empty if there was none. again: whether it was computed again.
     """
 
     sequences: list[int]
@@ -91,7 +91,7 @@ class StepNumbers:
     """A step's numbers, on the host: the same on all ranks.
 
     number: of the step, from 1. losses: of the global batch, with "total". norm: of the gradient, NaN or
-    inf where it is not finite. applied: whether the parameters were updated. scale: of float16.
+    inf if it is not finite. applied: whether the parameters were updated. scale: of float16.
     """
 
     number: int
@@ -213,7 +213,7 @@ def first_fault_of_series(faults: Sequence[int]) -> int:
 
 
 def steadier_settings(config: Config) -> str:
-    """Name what to change where a loss or gradient is not finite: settings that a resume may change."""
+    """Name what to change if a loss or gradient is not finite: settings that a resume may change."""
     train = config.train
     ways = [
         f"lower train.lr (now {train.lr:g})",
@@ -245,7 +245,7 @@ def diagnose(
     broken: list[int] = []
     described = list(range(len(batch)))
     if again:
-        whole.graphs.on = False  # where a graph is repeated no module runs
+        whole.graphs.on = False  # if a graph is repeated no module runs
         with _watched(whole.engine.module) as first:
             result = whole.compute(batch)
         if result.views is not None:
@@ -264,8 +264,8 @@ def diagnose(
 def _watched(model: nn.Module) -> Iterator[dict[str, tuple[int, str]]]:
     """Look at every output and every gradient inside; each look waits for the device.
 
-    Yields what gets the first module ("forward") and the first parameter ("backward") of this rank where
-    something was not finite, each with a number: 1 where what was not finite was given to it, so that another
+    Yields what gets the first module ("forward") and the first parameter ("backward") of this rank if
+    something was not finite, each with a number: 1 if what was not finite was given to it, so that another
     rank has made it.
     """
     first: dict[str, tuple[int, str]] = {}
@@ -301,7 +301,7 @@ def _finite(values: Any) -> bool:
 
 
 def _first_of(ranks: list[tuple], kind: str) -> list[str]:
-    """Return what ranks have seen: of those to whom nothing broken was given, where there are such."""
+    """Return what ranks have seen: of those to whom nothing broken was given, if there are such."""
     seen = [(rank, first[kind]) for rank, (first, _) in enumerate(ranks) if kind in first]
     least = min((given for _, (given, _) in seen), default=0)
     return [f"rank {rank}: {what}" for rank, (given, what) in seen if given == least]

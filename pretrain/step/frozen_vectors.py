@@ -101,7 +101,7 @@ def keep_vectors(
     model = guide.lm.config.to_diff_dict() | {"transformers_version": None, "_name_or_path": None}
     facts = columns, kind, config.train.precision, data.content_hash, guide.pooling, guide.left_out
     digest = hashlib.sha256(repr((*facts, sorted(model.items()), guide.head)).encode())
-    # without the masked-language head, which is drawn anew where the encoder brings none
+    # without the masked-language head, which is drawn anew if the encoder brings none
     heads = [] if guide.head is None else guide.head.state_dict().values()
     for tensor in [*guide.lm.base_model.state_dict().values(), *heads, guide.token_weights]:
         digest.update(b"" if tensor is None else tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())

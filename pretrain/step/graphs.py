@@ -109,7 +109,7 @@ class Graphs:
     def _graph(
         self, method: Method, row: MicroBatch, packed: PackedRow, more: tuple[Tensor, ...]
     ) -> "RowGraph | None":
-        """Return the graph of a row's shape, recorded where this is the time to; None: there is none."""
+        """Return the graph of a row's shape, recorded if this is the time to; None: there is none."""
         if not self.on or not self.model.training or len(packed.ids) > LARGEST_ROW:
             return None
         key = method, packed.shape, packed.order is None, packed.pooled is None, *map(len, more)
@@ -195,7 +195,7 @@ class RowGraph:
             return torch.autograd.grad(result, aliases, self.gradient, allow_unused=True)
 
     def _within(self, body: Callable[[], Any]) -> Any:
-        """Call `body` where the aliases are the model's parameters, and no copy of a weight outlives it."""
+        """Call `body` if the aliases are the model's parameters, and no copy of a weight outlives it."""
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:

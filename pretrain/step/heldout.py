@@ -25,7 +25,7 @@ from pretrain.data.worker import build_for, clip, with_prompt
 from pretrain.model.modules import evaluation_mode
 from pretrain.step.model import Request, SentenceModel
 
-PARTNER_OF_ITSELF = "crop:rate=0.7"  # the view to be found where training's are told apart by dropout alone
+PARTNER_OF_ITSELF = "crop:rate=0.7"  # the view to be found if training's are told apart by dropout alone
 PARTNER_TEMPERATURE = 0.05  # SimCSE's; the same for all objectives, so that their held-out losses compare
 SIGNAL_SAMPLE = 96  # sequences whose views are embedded as in training
 SEED = 20201231  # fixed: every evaluation of every run masks and augments the same sequences the same way
@@ -103,7 +103,7 @@ class Heldout:
         heldout_mlm_loss: mean cross-entropy (nats) over the masked tokens.
         partner_found: share of first views whose nearest second view (cosine of the vectors in use: pooled,
             and through no head but one that is kept) is their own.
-        partner_loss: mean -log softmax(cosine / PARTNER_TEMPERATURE) of it: it still moves where every
+        partner_loss: mean -log softmax(cosine / PARTNER_TEMPERATURE) of it: it still moves if every
             partner is found.
         partner_among: how many second views there were.
         view_signal: `signal_to_noise` of the pooled vectors of up to SIGNAL_SAMPLE of them, embedded as views

@@ -69,7 +69,7 @@ class AdamW(torch.optim.AdamW):
     def update(self, rates: Sequence[float] | Sequence[Tensor], found_inf: Tensor | None) -> None:
         """Update all parameters by their gradients.
 
-        rates: of the groups. found_inf: where it is 1.0, nothing changes.
+        rates: of the groups. found_inf: if it is 1.0, nothing changes.
         """
         for group, rate in zip(self.param_groups, rates, strict=True):
             states = [self.state[p] for p in group["params"]]
@@ -102,7 +102,7 @@ class Lamb(torch.optim.Optimizer):
     """LAMB (You et al. 2020, algorithm 2) in torch, for any device.
 
     m, v as in Adam; r = m_hat / (sqrt(v_hat) + eps) + decay * w; w -= lr * ||w|| / ||r|| * r, the ratio being
-    1 where a norm is 0.
+    1 if a norm is 0.
     """
 
     def __init__(self, params, lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0):

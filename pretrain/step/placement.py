@@ -3,7 +3,7 @@
 The ranks wait for each other at every step, so the one with the most tokens sets the pace. Which sequences a
 rank draws is decided by its lanes; which it encodes is decided here (`balance`), from the lengths of all,
 which every rank knows: all compute the same answer, and nothing more has to be agreed. Ranks exchange
-sequences one for one, long against short, so each keeps its number of them where that suffices, and gathers
+sequences one for one, long against short, so each keeps its number of them if that suffices, and gathers
 of vectors keep their shape. Few sequences move: with 32 a rank, one in twenty.
 
 Tokens, keys, and positions and labels of a masking travel together, in one all-to-all for all passes of the
@@ -27,7 +27,7 @@ from pretrain.step.plan import EncoderPass, StepPlan, initial_owners
 
 _KEY_WORDS = 2  # int32 words of a key
 UNTIL = 1.02
-"""Exchanges end where no rank has more than this share of the mean number of tokens."""
+"""Exchanges end when no rank has more than this share of the mean number of tokens."""
 ABOVE = {"auto": 1.05, "on": UNTIL}
 """The share of the mean from which on sequences move: an exchange costs two collectives a step, which a few
 percent of the encoder's time do not always earn."""
@@ -109,7 +109,7 @@ def place(
     ranks: int,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[dict[str, EncoderPass], dict[str, Placement], dict[str, int]]:
-    """Move sequences between ranks where that balances a pass; collective.
+    """Move sequences between ranks if that balances a pass; collective.
 
     plan: merged, of all ranks. group: of all ranks, for tensors on the CPU; None: the default one.
 
@@ -241,7 +241,7 @@ def balance(
     Args:
         lengths: int64[N], tokens of each sequence, below 2^31.
         owners: int64[N], the rank that has each.
-        above: `owners` itself is returned where no rank has more than this many times the mean.
+        above: `owners` itself is returned if no rank has more than this many times the mean.
         until: where to end.
 
     >>> lengths = np.array([9, 8, 7, 2, 1, 3])
@@ -278,13 +278,13 @@ def _owners(keys: np.ndarray) -> np.ndarray:
     return owners
 
 
-def _exchanged(keys: np.ndarray, most: float) -> np.ndarray:
-    """Return keys int64[W, m], each row rising, after exchanges that give no row more than `most` tokens."""
+def _exchanged(keys: np.ndarray, max_tokens: float) -> np.ndarray:
+    """Return keys int64[W, m], each row rising, after exchanges that give no row more than `max_tokens`."""
     loads = _loads(keys)
     for _ in range(_ROUNDS):
         order = np.argsort(loads, kind="stable")
         heavy = order[::-1][: len(order) // 2]
-        heavy = heavy[loads[heavy] > most]
+        heavy = heavy[loads[heavy] > max_tokens]
         light = order[: len(heavy)]
         rows, others = _exchange_one(*_exchange_extremes(keys[heavy], keys[light]))
         if np.array_equal(rows, keys[heavy]):

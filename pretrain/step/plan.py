@@ -66,7 +66,7 @@ def passes_of(
 
     The keys of a pass say run, step, sequence and view: dropout by them is that of any split into
     micro-batches and ranks. Losses whose weight is 0 at this step have no pass. A sequence loss keeps two
-    graphs where others keep one, so its micro-batches have half the budget.
+    graphs if others keep one, so its micro-batches have half the budget.
     """
     step, ids = batch.step, batch.sequence_ids
     tokens = {role: view.tokens for role, view in batch.views.items()}
@@ -158,12 +158,12 @@ class StepPlan:
         most = self.drawn[0] // (stop - first) * math.ceil(lanes / ranks)
         return self.merge(gather_equal(self.to_tensor(most), group))
 
-    def to_tensor(self, most: int) -> Tensor:
+    def to_tensor(self, max_rows: int) -> Tensor:
         """Return all numbers as one int64[K], for one all-gather; `merge` takes it apart.
 
-        most: sequences of the rank that draws most, which makes K the same on all.
+        max_rows: sequences of the rank that draws most, which makes K the same on all.
         """
-        filler = (0, most - self.drawn[0])
+        filler = (0, max_rows - self.drawn[0])
         padded = [torch.nn.functional.pad(of, filler) for of in self.sequences.values()]
         return torch.cat([torch.tensor([n for of in self._counts().values() for n in of]), *padded])
 
@@ -233,7 +233,7 @@ def count_negatives(plan: StepPlan, objective: WholeObjective, mask_duplicates: 
     groups = torch.zeros_like(meanings.records)
     if objective.is_local:
         groups = torch.from_numpy(initial_owners(plan.drawn))
-    keys = meanings.records * ranks + groups  # a meaning, where anchors see no other rank's
+    keys = meanings.records * ranks + groups  # a meaning, if anchors see no other rank's
     members = keys.bincount(minlength=ranks * len(meanings.texts)).double()
     equal = 0.0
     for role, of_role in zip(given, there):

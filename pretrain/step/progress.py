@@ -69,7 +69,7 @@ class Progress:
             setattr(self, name, checkpointed.get(name, type(getattr(self, name))()))
 
     def lost(self, patience: int | None) -> bool:
-        """Return whether so many evaluations in a row (`train.patience`) were not the best."""
+        """Return whether the last `patience` evaluations (`train.patience`) were not the best."""
         return patience is not None and self.unimproved >= patience
 
     def note_scores(
@@ -99,13 +99,13 @@ def selection_score(
 ) -> tuple[str, float]:
     """Return the name of the score that selects `best/`, and its value, higher is better.
 
-    It is STS-B dev where that was evaluated, else a held-out loss with its sign turned: the masked-language
-    loss where there is one, else the held-out contrastive loss.
+    It is STS-B dev if that was evaluated, else a held-out loss with its sign turned: the masked-language
+    loss if there is one, else the held-out contrastive loss.
 
     from_random: the run started from random weights. Then the masked-language loss comes first: means of
         random word vectors are better at STS than the vectors of an encoder that has learned masked language
         modelling alone, so that by STS-B dev the start would be the best of such a run.
-    by: the score to go by, where it was evaluated (`evaluate.best_by`); None: this order.
+    by: the score to go by, if it was evaluated (`evaluate.best_by`); None: this order.
     random: scores whose start was random in a model that was not: any step would be better by them. They are
         left out.
     """

@@ -144,7 +144,7 @@ class Buckets:
 
 
 def _complete(parameters: list[Parameter]) -> list[Tensor]:
-    """Return the gradients of parameters, zeros where there were none."""
+    """Return the gradients of parameters, zeros if there were none."""
     gradients = []
     for parameter in parameters:
         if parameter.grad is None:
@@ -153,8 +153,8 @@ def _complete(parameters: list[Parameter]) -> list[Tensor]:
     return gradients
 
 
-def cut_buckets(parameters: list[Parameter], most: int) -> list[list[Parameter]]:
-    """Cut a list of parameters into buckets of at most `most` elements; a larger parameter has its own.
+def cut_buckets(parameters: list[Parameter], max_elements: int) -> list[list[Parameter]]:
+    """Cut a list of parameters into buckets of at most `max_elements`; a larger parameter has its own.
 
     >>> three = [Parameter(torch.zeros(count)) for count in (3, 5, 4)]
     >>> [[p.numel() for p in bucket] for bucket in cut_buckets(three, 8)]
@@ -165,7 +165,7 @@ def cut_buckets(parameters: list[Parameter], most: int) -> list[list[Parameter]]
     for parameter in parameters:
         if not buckets or parameter.numel() > room:
             buckets.append([])
-            room = most
+            room = max_elements
         buckets[-1].append(parameter)
         room -= parameter.numel()
     return buckets

@@ -56,7 +56,7 @@ def measure_shares(
 
     The cosine is that of two gradients on the same vectors: a loss without any there (V-advCSE's) has none.
     All but one of the gradients cost a computation of the losses each; the reference's is what they leave of
-    the total. Collective where the losses are shared over ranks.
+    the total. Collective if the losses are shared over ranks.
 
     Args:
         model: computes the losses again. Not its engine: whose outputs would start a backward pass of

@@ -3,7 +3,7 @@
 At ZeRO 0 and 1 with torch's AdamW the host reads nothing: norm, clip and the check stay on the device, where
 the optimizer itself leaves out an update (`found_inf`). Where the passes are graphs, so is all of it at
 ZeRO 0. Other optimizers cannot, so the host waits for the check; else DeepSpeed does, which also clips there.
-It leaves out what has a norm that is not finite: a gradient is made so where the loss is not finite, or the
+It leaves out what has a norm that is not finite: a gradient is made so if the loss is not finite, or the
 norm is above the limit.
 """
 
@@ -55,7 +55,7 @@ class Update:
         batch norm.
 
         Returns:
-            The global gradient norm, NaN where there is none, and whether the step was applied: bool, on the
+            The global gradient norm, NaN if there is none, and whether the step was applied: bool, on the
             device. All ranks find the same, since both are of the global batch.
         """
         with torch.no_grad():
@@ -74,7 +74,7 @@ class Update:
         if not gradients:
             self.engine.zero_grad()
             return math.nan, ~self._true, ~self._true
-        norm, finite, sound = judged(norm_of(gradients), loss, limit)
+        norm, finite, sound = check_norm(norm_of(gradients), loss, limit)
         if not self.skips and not sound:
             self.engine.zero_grad()
             return norm, finite, sound
@@ -134,15 +134,15 @@ def norm_of_long(vector: Tensor) -> Tensor:
     return torch.linalg.vector_norm(torch.cat(norms), dtype=torch.float64)
 
 
-def judged(norm: Tensor, loss: Tensor, limit: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def check_norm(norm: Tensor, loss: Tensor, limit: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return a norm, whether it and the loss are finite, and whether it is at most `limit`, too."""
     finite = norm.isfinite() & loss.isfinite()
     return norm, finite, finite & (norm <= limit)
 
 
-def clip(gradients: list[Tensor], norm: Tensor, most: float) -> None:
-    """Scale gradients, whose norm is `norm`, to one of at most `most`."""
-    torch._foreach_mul_(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
+def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    """Scale gradients, whose norm is `norm`, to one of at most `max_norm`."""
+    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
 
 
 class Shares:
@@ -152,9 +152,9 @@ class Shares:
     the device to tell it the norm of every group. Weights, masters and moments lie where that has them.
     """
 
-    def __init__(self, engine, gradients: Gradients, most: float):
-        """most: the largest norm, or 0: any."""
-        self._engine, self._gradients, self._most, zero = engine, gradients, most, engine.optimizer
+    def __init__(self, engine, gradients: Gradients, max_norm: float):
+        """max_norm: the largest norm, or 0: any."""
+        self._engine, self._gradients, self._max_norm, zero = engine, gradients, max_norm, engine.optimizer
         self._masters, rank = zero.single_partition_of_fp32_groups, dist.get_rank()
         self._weights = [parts[rank] for parts in zero.parallel_partitioned_bit16_groups]
         for master, group in zip(self._masters, gradients.groups, strict=True):
@@ -163,15 +163,15 @@ class Shares:
         zero.step, zero.zero_grad = self._step, lambda set_to_none=True: None
 
     def apply(self, loss: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `judged`'s three, of this step. Collective."""
+        """Return `check_norm`'s three, of this step. Collective."""
         self._gradients.keep()
         shares = [master.grad for master in self._masters]
         squared = torch.stack([norm_of_long(share) for share in shares]).square().sum()
         if dist.get_world_size() > 1:
             dist.all_reduce(squared)
-        norm, finite, sound = judged(squared.sqrt().float(), loss, limit)
-        if self._most:
-            clip(shares, norm, self._most)
+        norm, finite, sound = check_norm(squared.sqrt().float(), loss, limit)
+        if self._max_norm:
+            clip(shares, norm, self._max_norm)
         self._engine.optimizer.optimizer.found_inf = (~sound).float()
         self._engine.step()
         torch._foreach_zero_(self._gradients.groups)
@@ -189,9 +189,9 @@ class Shares:
 class UpdateGraph:
     """All of an update at ZeRO 0, as one launch. Gradients are zeros after it, and stay where they are."""
 
-    def __init__(self, engine, graphs: Graphs, most: float, loss: Tensor):
-        """most: the largest norm, or 0. loss: a scalar like those to come."""
-        self._engine, self.graphs, self._most = engine, graphs, most
+    def __init__(self, engine, graphs: Graphs, max_norm: float, loss: Tensor):
+        """max_norm: the largest norm, or 0. loss: a scalar like those to come."""
+        self._engine, self.graphs, self._max_norm = engine, graphs, max_norm
         self._optimizer: AdamW = engine.optimizer
         graphs.gradients.keep()
         self._gradients = [own for _, own in graphs.gradients.pairs]
@@ -203,7 +203,7 @@ class UpdateGraph:
         self._repeat = graphs.record_update(self._body)
 
     def apply(self, loss: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `judged`'s three, of this step."""
+        """Return `check_norm`'s three, of this step."""
         self.graphs.gradients.keep()
         numbers = [group["lr"] for group in self._optimizer.param_groups] + [limit]
         if numbers != self._set:
@@ -222,9 +222,9 @@ class UpdateGraph:
         return self._norm.clone(), finite, sound
 
     def _body(self) -> None:
-        norm, finite, sound = judged(norm_of(self._gradients), self._loss, self._limit)
-        if self._most:
-            clip(self._gradients, norm, self._most)
+        norm, finite, sound = check_norm(norm_of(self._gradients), self._loss, self._limit)
+        if self._max_norm:
+            clip(self._gradients, norm, self._max_norm)
         self._optimizer.update(self._rates, (~sound).float())
         torch._foreach_zero_(self._gradients)
         self._norm.copy_(norm)
@@ -248,7 +248,7 @@ def _an_element(optimizer) -> Tensor:
 
 
 def _partitioned_norm(optimizer) -> Tensor:
-    """Return the norm of all gradients of a ZeRO optimizer, before it steps; inf where one is not finite."""
+    """Return the norm of all gradients of a ZeRO optimizer, before it steps; inf if one is not finite."""
     if hasattr(optimizer, "scaled_global_norm"):
         return optimizer.scaled_global_norm()
     from deepspeed.runtime.utils import combine_grad_norm_groups

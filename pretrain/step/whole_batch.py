@@ -13,8 +13,8 @@ takes three passes:
    encoder. Masked language modelling needs no other sequence, so it runs here alone, normalised by the masked
    tokens of the whole global batch.
 
-With one micro-batch of views a rank, pass 1 keeps its graph and pass 3 does not run again. (The idea of 1 to
-3 is GradCache's, Gao et al. 2021; here it holds for ZeRO 0 to 3.)
+With one micro-batch of views per rank, pass 1 keeps its graph and pass 3 does not run again. (The idea of 1
+to 3 is GradCache's, Gao et al. 2021; here it holds for ZeRO 0 to 3.)
 
 Scales: the engine averages gradients over W ranks. A rank back-propagates its own rows of dL/dz times W;
 heads saw the whole batch on every rank, so their mean over ranks is already the gradient.
@@ -67,9 +67,9 @@ class StepResult:
     losses: name -> unweighted loss of the global batch, and "total", the weighted sum: float64 scalars on the
         device, which the host has not waited for.
     measures: what the objective reports besides (a discriminator's accuracy): numbers or such scalars.
-    views: float32[views, N, d], the global batch's sentence vectors, or None where the step needed none.
+    views: float32[views, N, d], the global batch's sentence vectors, or None if the step needed none.
     tokens, masked_tokens: over the global batch; tokens counts each forward-and-backward token once.
-    micro_batches: (views, masked), a rank.
+    micro_batches: (views, masked), per rank.
     request: to stop, the largest over ranks (`pretrain.common.shutdown`).
     lengths: int64[N], tokens of each original sequence of the global batch; on the CPU.
     substitutions: of all ranks (`RankBatch.substitutions`).
@@ -98,7 +98,7 @@ class PlacedStep:
     rows: pass -> the micro-batches that this rank runs. placements: pass -> which rank runs which sequences.
     sequences: `StepPlan.sequences`, and "owner", the rank that drew each; on the device.
     weights: of the losses, by name.
-    kept: numbers and guided views of what this rank draws, whose vectors are kept; None: they are a pass.
+    draws: numbers and guided views of what this rank draws, whose vectors are kept; None: they are a pass.
     """
 
     number: int
@@ -108,7 +108,7 @@ class PlacedStep:
     sequences: dict[str, Tensor]
     weights: dict[str, float]
     collects_diagnostics: bool
-    kept: tuple[np.ndarray, Any] | None
+    draws: tuple[np.ndarray, Any] | None
 
 
 class WholeBatch:
@@ -125,7 +125,6 @@ class WholeBatch:
         balance: Balance = "off",
         lanes: int | None = None,
         graphs: Graphs | None = None,
-        kept: FrozenVectors | None = None,
     ):
         """
         Args:
@@ -138,7 +137,6 @@ class WholeBatch:
             balance: when sequences change ranks before a pass (`pretrain.step.placement`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
             graphs: of the encoder's passes; None: every pass is launched operator by operator.
-            kept: the frozen encoder's vectors, if they are kept.
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
@@ -148,7 +146,8 @@ class WholeBatch:
         self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.lanes = lanes or self.world
-        self.graphs, self.kept = graphs or Graphs(engine, "off"), kept
+        self.graphs = graphs or Graphs(engine, "off")
+        self.guide_store: FrozenVectors | None = None  # the run's, if it keeps the frozen guide's vectors
         self.device = engine.device
         stage = int(engine.zero_optimization_stage())
         self.reduction: Buckets | Coalesced = Coalesced(engine) if stage > 1 else Buckets(engine)
@@ -208,8 +207,8 @@ class WholeBatch:
     def _placed(self, batch: RankBatch, request: int, collects_diagnostics: bool) -> PlacedStep:
         """Agree with all ranks on the step's passes, and bring what this rank encodes to the device."""
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
-        guided = passes.pop(GUIDE, None) if self.kept is not None else None
-        kept = None if guided is None else (batch.sequence_ids, guided.sequences)
+        guide = passes.pop(GUIDE, None) if self.guide_store is not None else None
+        draws = None if guide is None else (batch.sequence_ids, guide.sequences)
         own = StepPlan.of_rank(batch, self.objective, passes, request)
         plan = own.agree(self.lanes, self.rank, self.world, self.hosts)
         passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
@@ -220,7 +219,7 @@ class WholeBatch:
         )
         weights = self.objective.weights(batch.step)
         plan = replace(plan, micro_batches=counts)
-        return PlacedStep(batch.step, plan, rows, placements, sequences, weights, collects_diagnostics, kept)
+        return PlacedStep(batch.step, plan, rows, placements, sequences, weights, collects_diagnostics, draws)
 
     # ---- sentence level: embed, relate, backpropagate
 
@@ -239,7 +238,7 @@ class WholeBatch:
             whole = self._in_order(views, parts, placed)
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
             context = self._context(step)
-        if GUIDE in step.rows or step.kept is not None:
+        if GUIDE in step.rows or step.draws is not None:
             context = replace(context, guided=self._guided(step))
         momentum = self._follow(step) if MOMENTUM in step.rows else None
         losses, of_sequences = self._sequence_level(step, whole, context)
@@ -297,14 +296,14 @@ class WholeBatch:
         """Return the guide's vectors of the global batch: role -> float32[N, g]."""
         roles = self.objective.guided_roles
         with self.clock("encode"):
-            if self.kept is None or step.kept is None:
+            if self.guide_store is None or step.draws is None:
                 # not by the engine: it holds no parameter of the guide
                 parts = [self.engine.module.embed_by_guide(row) for row in step.rows[GUIDE]]
                 vectors = self._in_order(step.rows[GUIDE], parts, step.placements[GUIDE])
             else:
                 drawn = initial_owners(step.plan.drawn, len(roles))
                 placed = Placement(self.rank, self.world, len(roles), drawn, drawn, torch.empty(0))
-                own = torch.from_numpy(self.kept.of(*step.kept, self._embed_by_guide)).to(self.device)
+                own = torch.from_numpy(self.guide_store.of(*step.draws, self._embed_by_guide)).to(self.device)
                 filler = (0, 0, 0, placed.max_rows_per_rank - len(own))
                 vectors = placed.in_order(gather_equal(torch.nn.functional.pad(own, filler)))
         return dict(zip(roles, vectors.unflatten(0, (len(roles), -1))))

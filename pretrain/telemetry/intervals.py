@@ -4,7 +4,7 @@ Two things are random in a difference: the seeds of the runs, and which sentence
 to hold. All runs are scored on the same pairs, so the two cross: another draw of pairs moves all seeds
 together. The error over seeds is Student's t, that over pairs a bootstrap of Spearman's correlation, and the
 interval is of their sum. A bootstrap over seeds would be too narrow: of 95% intervals over 5 seeds that
-resample them, 83% hold the truth, of t's 95% (docs/reproduce.md).
+resample them, 83% hold the truth, of t's 95% (docs/evaluation.md).
 """
 
 import zlib
@@ -33,12 +33,12 @@ class Interval:
     high: float
 
     @property
-    def told(self) -> bool:
-        """Whether the difference can be told from none (`can_be_told`)."""
-        return can_be_told(self.mean, self.low, self.high)
+    def differs(self) -> bool:
+        """Whether the difference can be told from none (`differs_from_zero`)."""
+        return differs_from_zero(self.mean, self.low, self.high)
 
 
-def can_be_told(mean: float, low: float, high: float) -> bool:
+def differs_from_zero(mean: float, low: float, high: float) -> bool:
     """Return whether a difference can be told from none.
 
     Its interval does not hold 0, and it is more than the rounding of figures of one encoder by two kernels.
@@ -52,7 +52,7 @@ def interval_text(mean: float, low: float, high: float) -> str:
     >>> interval_text(1.2, 0.3, 2.1), interval_text(0.1, -0.2, 0.4)
     ('+1.20 [+0.30, +2.10]', '~ +0.10 [-0.20, +0.40]')
     """
-    unknown = "" if can_be_told(mean, low, high) else "~ "
+    unknown = "" if differs_from_zero(mean, low, high) else "~ "
     return f"{unknown}{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
@@ -73,7 +73,7 @@ def paired_error(differences: Sequence[float]) -> Error | None:
 
 
 def unpaired_error(first: Sequence[float], second: Sequence[float]) -> Error | None:
-    """Return the error of the difference of two rows' means (Welch); None where neither has two seeds.
+    """Return the error of the difference of two rows' means (Welch); None if neither has two seeds.
 
     A row of a single figure counts as known.
     """
@@ -120,7 +120,7 @@ def draws(task: str, count: int, resamples: int = RESAMPLES) -> Iterator[np.ndar
 
 
 def correlation(counts: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of values float[B, N] in each draw; 0 where one side is constant."""
+    """Return Pearson's correlation of values float[B, N] in each draw; 0 if one side is constant."""
     centred, spreads = [], []
     for side in (one.astype(np.float64), other.astype(np.float64)):
         mean = np.einsum("bn,bn->b", counts, side) / counts.sum(1)

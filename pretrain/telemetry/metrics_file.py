@@ -24,9 +24,9 @@ NO_LINES: Place = {"lines": 0, "link": hashlib.blake2b(b"metrics.jsonl, 1", dige
 _LINK = re.compile(rb', "link": "([0-9a-f]{32})"\}\n\Z')
 
 
-def link_of(before: str, line: bytes) -> str:
+def link_of(previous_link: str, line: bytes) -> str:
     """Return the link of a line, given without it."""
-    return hashlib.blake2b(bytes.fromhex(before) + line, digest_size=16).hexdigest()
+    return hashlib.blake2b(bytes.fromhex(previous_link) + line, digest_size=16).hexdigest()
 
 
 def chained(record: dict[str, Any], place: Place) -> tuple[bytes, Place]:

@@ -22,7 +22,7 @@ from pretrain.telemetry.throughput import Throughput
 from pretrain.telemetry.trackers import Trackers, Tracking
 
 SECONDS_BETWEEN_LINES = 30.0  # of training at least; the first and the last row of metrics are always printed
-SECONDS_AT_A_TERMINAL = 5.0  # the same where somebody watches
+SECONDS_AT_A_TERMINAL = 5.0  # the same if somebody watches
 
 
 class Telemetry:
@@ -93,7 +93,7 @@ class Telemetry:
     # -- the loop's calls --------------------------------------------------
 
     def advance(self, step: int, tokens: int, sequences: int = 0, ended: float | None = None) -> None:
-        """Count a step of so many tokens and sequences over all ranks (`Throughput.add`)."""
+        """Count a step, and its tokens and sequences over all ranks (`Throughput.add`)."""
         self._step = step
         if self._active:
             self.throughput.add(step, tokens, sequences, ended)

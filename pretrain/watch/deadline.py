@@ -30,12 +30,12 @@ from pretrain.watch.ending import FOLDER, REPORT, Ending, begin_folder, call_wit
 from pretrain.watch.heartbeat import ENDS, heartbeat, silent_ranks, who_is_behind
 
 FLOOR = 300.0
-"""Least deadline of a step, in seconds, where none is given: other work on a machine has held one up for
+"""Least deadline of a step, in seconds, if none is given: other work on a machine has held one up for
 a minute."""
 TIMES = 10
-"""The deadline of a step in longest of the recent steps, where none is given."""
+"""The deadline of a step in longest of the recent steps, if none is given."""
 OUTSIDE = 3600.0
-"""Deadline of what is no step, where none is given: of the start, the first step, evaluations, checkpoints
+"""Deadline of what is no step, if none is given: of the start, the first step, evaluations, checkpoints
 and exports."""
 END = 600.0
 """Deadline of the end after an error: a checkpoint that is being written is waited for."""

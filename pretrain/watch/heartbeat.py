@@ -89,13 +89,13 @@ def read_all(folder: Path) -> dict[int, Heartbeat]:
     return beats
 
 
-def who_is_behind(before: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat], ranks: int) -> str:
+def who_is_behind(first_look: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat], ranks: int) -> str:
     """Say which rank keeps the others waiting, and in what it is.
 
     Ranks that did not beat between the two looks, further apart than two beats, come first, then those of the
     lowest step, then those that wait for data while others do not.
     """
-    silent = silent_ranks(before, now, ranks)
+    silent = silent_ranks(first_look, now, ranks)
     if silent:
         return _listed([_silence(rank, now.get(rank)) for rank in silent], silent, now)
     first = min(beat.step for beat in now.values())
@@ -111,9 +111,9 @@ def who_is_behind(before: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat],
     return f"all {ranks} ranks are at {where}: the network between them, or a device, hangs"
 
 
-def silent_ranks(before: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat], ranks: int) -> list[int]:
+def silent_ranks(first_look: Mapping[int, Heartbeat], now: Mapping[int, Heartbeat], ranks: int) -> list[int]:
     """Return the ranks that did not beat between two looks, or never did."""
-    beats, earlier = ({rank: one.beat for rank, one in look.items()} for look in (now, before))
+    beats, earlier = ({rank: one.beat for rank, one in look.items()} for look in (now, first_look))
     return [rank for rank in range(ranks) if rank not in beats or beats[rank] == earlier.get(rank)]
 
 

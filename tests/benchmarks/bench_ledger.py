@@ -79,7 +79,7 @@ def main(data: str, recipe: str) -> None:
     print(
         f"verify, sequences: {replay.reader.num_tokens:,} tokens, an epoch of {steps:,} steps, in "
         f"{first:.2f} s "
-        f"({replay.reader.num_tokens / first / 1e6:.0f}M tokens a second)"
+        f"({replay.reader.num_tokens / first / 1e6:.0f}M tokens per second)"
     )
     list(replay.sums(0, steps))
     again = best(lambda: list(replay.sums(0, steps)))

@@ -3,8 +3,8 @@
     python tests/benchmarks/bench_loader.py
 
 A worker reads chunks (sha256 checked), draws the step's sequences, masks, makes two views of del-span,reorder
-and splits by step: 256 lanes, 8,192 sequences a step, whole epochs, so every chunk is read again and again as
-in training. Tokens are those of the originals; CPU time of one process, median epoch. Then the same through
+and splits by step: 256 lanes, 8,192 sequences per step, whole epochs, so every chunk is read again and again
+as in training. Tokens are those of the originals; CPU time of one process, median epoch. Then the same by
 worker processes, with what it costs the training process; and reading alone beside a webdataset of one
 sentence a member, the way such datasets are usually written. Tokens are made up, sentence lengths are
 log-normal with Wikipedia's mean; files are in the page cache.
@@ -68,7 +68,7 @@ def main() -> None:
     home = Table(
         title="through worker processes: M source tokens/s by the clock, and what the training process pays"
     )
-    for column in ("", "workers", "M tokens/s", "ns a token in the training process", "bytes a token"):
+    for column in ("", "workers", "M tokens/s", "ns a token in the training process", "bytes per token"):
         home.add_column(column, justify="right" if column else "left")
     with tempfile.TemporaryDirectory() as temporary:
         folders = {}
@@ -240,7 +240,7 @@ def reading(folder: Path, temporary: Path) -> Table:
 
 
 def measure(run: Callable[[], None], tokens: int, times: int = 3) -> float:
-    """Tokens a second of CPU time, median."""
+    """Tokens per second of CPU time, median."""
     rates = []
     for _ in range(times):
         start = time.process_time()

@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    print(f"torch {torch.__version__}, gloo, width {options.width}, CPU seconds a rank")
+    print(f"torch {torch.__version__}, gloo, width {options.width}, CPU seconds per rank")
     for ranks in options.ranks:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -11,7 +11,7 @@ import sys
 from augment.core.errors import shortened
 from pretrain.config.data import data_config
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structure import pairs_of
 from pretrain.prepare.sources.structured import structured
 
@@ -21,7 +21,7 @@ def some_pairs(kind: str, places: list[str], draw: random.Random) -> list[tuple[
     sources = data_config({"sources": [{"source": place} for place in places]}).sources
     found: dict[str, str] = {}
     for task in plan_tasks(sources, structure=True):
-        for document in structured(task, sources[task.source], Faults()):
+        for document in structured(task, sources[task.source], RowFaults()):
             pairs = pairs_of(document, [kind]).get(kind, [])
             for first, second in draw.sample(pairs, min(2, len(pairs))):
                 found.setdefault(second, first)

@@ -216,7 +216,7 @@ def each_rule(corpus: Corpus, specification: str, blocks: list[Block]) -> list[s
 
 
 def rate(pipeline: Pipeline, block: Block) -> float:
-    """Sentences a second of CPU time, one pass."""
+    """Sentences per second of CPU time, one pass."""
     seconds = cpu(lambda: pipeline(block.tokens, block.keys, block.sentences))
     return len(block.texts) / seconds
 

@@ -16,7 +16,7 @@ attention  microseconds of a layer's attention, by the program for short sequenc
 batch65536 a step of so many sentences, and its loss alone, in TF32 and float32
 bandwidth  bytes a second of what memory bounds, by the number of programs
 
-A speed is real tokens a second, its share that of a measured product. Prints a line as each part ends, and
+A speed is real tokens per second, its share that of a measured product. Prints a line as each part ends, and
 writes JSON again; ends with 1 where a part failed. A part that cannot run, or does not begin within
 `--seconds`, says so. With `--device cpu` the sizes are tiny: that tests this script.
 """

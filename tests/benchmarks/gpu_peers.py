@@ -1,6 +1,6 @@
 """The peers of `gpu_accept.py`, at its sizes: transformers, compiled, and sentence-transformers' cached loss.
 
-Each returns real tokens a second, filler left out; `accept` has device, sizes, texts and models.
+Each returns real tokens per second, filler left out; `accept` has device, sizes, texts and models.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def peer_speed(
     count: int,
     before: int = 3,
 ) -> float:
-    """Return tokens a second of a plain loop: bfloat16, clipped, torch's fused AdamW; after some steps."""
+    """Return tokens per second of a plain loop: bfloat16, clipped, torch's fused AdamW; after some steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     started = 0.0
     for number in range(count + before):

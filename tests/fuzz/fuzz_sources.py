@@ -16,7 +16,7 @@ from pretrain.config.data import Source
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.records import TextRecord, records
-from pretrain.prepare.sources.rows import Faults, documents
+from pretrain.prepare.sources.rows import RowFaults, documents
 
 _COMPRESS = {
     "": bytes,
@@ -147,7 +147,7 @@ class Sources(Target):
                 "".join(record.texts).encode()
                 assert record.label is None or 0 <= record.label < 2**31
             return found
-        faults = Faults()
+        faults = RowFaults()
         for text in documents(share, source, faults):
             text.encode()
             found.append(text)

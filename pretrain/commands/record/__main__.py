@@ -92,10 +92,10 @@ def check(
     Args:
         record: its folder.
         run: of a seed: the record's own, or one that its command has trained again.
-        replay: train so many stretches of the run again (`clearly verify --replay`).
+        replay: train N stretches of the run again (`clearly verify --replay`).
         text: the corpus, to prepare again.
         eval_data: folder of the benchmarks, to score the run again.
-        data: the run's data, where they were moved.
+        data: the run's data, if they were moved.
     """
     from pretrain.commands.record import checking
 

@@ -114,14 +114,14 @@ def outside_help(config: Config, manifest: Mapping[str, Any]) -> Iterator[str]:
         yield f"the data was prepared with {key} {old[key]}, and the recipe says {new[key]}"
 
 
-def corpus_of(sources: list[Source], data: Path, before: Sequence[Source] = ()) -> dict[str, str]:
+def corpus_of(sources: list[Source], data: Path, prepared_from: Sequence[Source] = ()) -> dict[str, str]:
     """Return the names of the texts in `sources`, in order, and their sha256; they must be the board's.
 
-    before: what the data was prepared from, if `sources` are the same files in another folder.
+    prepared_from: what the data was prepared from, if `sources` are the same files in another folder.
     """
     from finetune.judge.heldout import contents_of
 
-    for one in (*sources, *before):
+    for one in (*sources, *prepared_from):
         if one != Source(source=one.source):
             raise UserError(f"{one.source}: a text of the board has no weight, layout or keys of its own")
     found = contents_of(sources, data)
@@ -133,9 +133,9 @@ def corpus_of(sources: list[Source], data: Path, before: Sequence[Source] = ()) 
             f"{others[0]} is none of the board's texts, {' and '.join(CORPUS.values())} as their sha256 has "
             "them: prepare those alone"
         )
-    now, then = ([Path(one.source).name for one in group] for group in (sources, before or sources))
-    if now != then or not set(contents_of(before, data).values()) <= set(found.values()):
-        names = ", ".join(map(str, before))
+    now, then = ([Path(one.source).name for one in group] for group in (sources, prepared_from or sources))
+    if now != then or not set(contents_of(prepared_from, data).values()) <= set(found.values()):
+        names = ", ".join(map(str, prepared_from))
         raise UserError(f"{data} was prepared from {names}: name those files by --text, in this order")
     return {CORPUS[digest]: digest for digest in found.values()}
 

@@ -95,7 +95,7 @@ def _flags_of(derive: str, track: Track) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return what a file of a record holds; nothing where it is not there."""
+    """Return what a file of a record holds; nothing if it is not there."""
     return json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 

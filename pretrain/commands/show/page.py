@@ -58,7 +58,7 @@ class Retrieval:
 
 
 def page_of(run: Path, sentences: int, queries: list[str]) -> str:
-    """Return the page of a run as HTML: search of so many sentences, for queries or held-out sentences."""
+    """Return the page of a run as HTML: search of N `sentences`, for queries or held-out sentences."""
     config = load_config(run / "config.yaml", {})
     tokenizer = load_tokenizer(config.data_folder / "tokenizer")
     models = models_of(run, config, tokenizer)
@@ -74,7 +74,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         run=run,
         facts=facts(run, config),
         figures=heldout_figures(run),
-        judged=judged(run),
+        judged=adaptation_lines(run),
         curves=curves(run),
         masked=config.objective.masked_copies > 0,
         views=[(spec.role, spec.augmentation) for spec in view_specs(trains_on(config))],
@@ -116,7 +116,7 @@ def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
     return rows
 
 
-def judged(run: Path) -> list[str]:
+def adaptation_lines(run: Path) -> list[str]:
     """Return the lines of `clearly adapt`'s report; none of a run that it has not judged."""
     path = run / "report" / "judge.json"
     return report_lines(json.loads(path.read_text("utf-8"))) if path.is_file() else []
@@ -210,12 +210,13 @@ def measure(queries: np.ndarray, answers: np.ndarray) -> Retrieval:
     return Retrieval(float((ranks <= 5).mean()), float(gains.mean()), float(others))
 
 
-def _print_retrieval(found: dict[str, Retrieval], count: int) -> None:
-    print(f"\n  {f'held-out retrieval ({count:,} candidates)':36}" + "".join(f"{name:>18}" for name in found))
+def _print_retrieval(scores: dict[str, Retrieval], count: int) -> None:
+    print(f"\n  {f'held-out retrieval ({count:,} candidates)':36}" + "".join(f"{one:>18}" for one in scores))
     for label, name in (("recall@5", "recall"), ("nDCG@10", "ndcg")):
-        figures = (f"{100 * getattr(one, name):17.1f}%" for one in found.values())
+        figures = (f"{100 * getattr(one, name):17.1f}%" for one in scores.values())
         print(f"    {label:34}" + "".join(figures))
-    print(f"    {'cosine of different texts':34}" + "".join(f"{one.cosine:18.2f}" for one in found.values()))
+    cosines = (f"{one.cosine:18.2f}" for one in scores.values())
+    print(f"    {'cosine of different texts':34}" + "".join(cosines))
 
 
 def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterator[str]:

@@ -45,28 +45,22 @@ _print_line = partial(print, flush=True)
 SweepFile = Annotated[str, Field(description="a sweep file, as those under configs/sweeps")]
 
 
-class SweepFlags(BaseModel):
+class SweepFlags(BaseModel, use_attribute_docstrings=True):
     """Flags of every command here, beside any key of the configuration."""
 
     config: str = Field("", description="a recipe in place of a sweep file")
     seed_list: cli.Names = Field((), description="seeds by commas, in place of the file's")
     out: Path = Field(Path("runs/sweeps"), description="folder for runs and tables")
-    rows: str = Field(
-        "", description="only rows whose names hold one of these words, by commas; or the whole name of one"
-    )
+    rows: str = ""
+    """only rows whose names hold one of these words, by commas; or the whole name of one"""
     recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
     evaluations: cli.Names = Field((), description="those to run beside sts and geometry, by commas, or all")
-    launch: str = Field(
-        "",
-        description="what starts pretrain/main.py: 'deepspeed --num_gpus 8', 'torchrun --standalone "
-        "--nproc-per-node 8'; default: one process",
-    )
-    jobs: int = Field(
-        1,
-        ge=1,
-        description="runs and evaluations at a time, each with its share of the cores: without a GPU, "
-        "small runs end sooner with one for each core",
-    )
+    launch: str = ""
+    """what starts pretrain/main.py: 'deepspeed --num_gpus 8', 'torchrun --standalone --nproc-per-node 8';
+    default: one process"""
+    jobs: int = Field(1, ge=1)
+    """runs and evaluations at a time, each with its share of the cores: without a GPU, small runs end sooner
+    with one for each core"""
 
 
 def sweep(file: SweepFile = "", *, flags: SweepFlags, **overrides: str) -> int:
@@ -80,8 +74,8 @@ def plan(
     """List the runs: number, row, seed, state (done, begun, to do), folder.
 
     Args:
-        words_of: print instead the flags of pretrain/main.py for the run of this number, one a line; nothing
-            if it is done.
+        words_of: print instead the flags of pretrain/main.py for the run of this number, one per line;
+            nothing if it is done.
     """
     runs = SweepWork(file, flags, overrides).plan.runs
     if words_of is None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from augment.core.own_code import require_allowed
 from finetune.answers import Answers, answers_file, read_answers
-from pretrain.commands.sweep.file import Entry
+from pretrain.commands.sweep.file import TableEntry
 from pretrain.commands.sweep.runs import SweepRun, Trainer, slug
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
@@ -77,7 +77,7 @@ class EvaluatedModel:
         return [*words, "--out", str(self.folder)]
 
 
-def models_of(entry: Entry, runs: list[SweepRun], out: Path) -> list[EvaluatedModel]:
+def models_of(entry: TableEntry, runs: list[SweepRun], out: Path) -> list[EvaluatedModel]:
     """Return the models to evaluate for a row: its finished runs, or what its recipe starts from."""
     if entry.row.kind == "start":
         config = entry.config(0)

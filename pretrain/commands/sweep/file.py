@@ -60,7 +60,7 @@ class Row(BaseModel, extra="forbid"):
     """what must be known to compare"""
 
 
-class Figure(BaseModel, extra="forbid"):
+class FigureSpec(BaseModel, extra="forbid"):
     """A figure that `finetune.figures` draws of a table."""
 
     kind: Literal["lines", "differences"]
@@ -99,7 +99,7 @@ class Sweep(BaseModel, extra="forbid"):
     of_start: dict[str, str] = {}
     """evaluations, and flags for each, of the model that the recipes start from; their metrics are
     start.EVALUATION.TASK"""
-    figures: dict[str, Figure] = {}
+    figures: dict[str, FigureSpec] = {}
     """name -> figure, drawn beside the table (finetune.figures)"""
     grid: dict[str, list[Any]] = {}
     """key -> values: a row for every combination"""
@@ -136,7 +136,7 @@ class Sweep(BaseModel, extra="forbid"):
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A row of the table: a recipe with overrides, without the seed.
 
     of: name of the file's row; `name` adds the values of a grid. recipe: of no use if the row is quoted.
@@ -176,7 +176,7 @@ def sweep_of(recipe: Path) -> Sweep:
     return Sweep(title=recipe.stem, source=str(recipe), recipe=recipe.resolve(), rows={recipe.stem: Row()})
 
 
-def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "") -> list[Entry]:
+def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "") -> list[TableEntry]:
     """Return the rows, times the grid.
 
     folder: what recipes' paths are relative to; those not there are names of ours. given: overrides of the
@@ -189,7 +189,7 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
     entries = []
     for name, row in sweep.rows.items():
         if row.kind == "quoted":
-            entries.append(Entry(name, name, row))
+            entries.append(TableEntry(name, name, row))
             continue
         path = row.recipe or sweep.recipe
         assert path is not None  # `Sweep` refuses a row without one
@@ -200,7 +200,7 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
             title = ", ".join([name, *labels])
             try:
                 overrides = _overrides(recipe, sweep.set, row.set | cell, flags)
-                entries.append(Entry(title, name, row, recipe, overrides))
+                entries.append(TableEntry(title, name, row, recipe, overrides))
                 entries[-1].config((row.seeds or sweep.seeds)[0])
             except UserError as error:
                 raise UserError(f"row {title!r}: {error}") from None

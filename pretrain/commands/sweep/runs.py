@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pretrain.commands.sweep.file import Entry
+from pretrain.commands.sweep.file import TableEntry
 from pretrain.common import shutdown
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace
@@ -39,7 +39,7 @@ class SweepRun:
     """One training run: a row with a seed, in a folder of its own."""
 
     name: str
-    entry: Entry
+    entry: TableEntry
     seed: int
     folder: Path
 
@@ -120,7 +120,7 @@ def identity(config: Config) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def run_of(entry: Entry, seed: int, out: Path) -> SweepRun:
+def run_of(entry: TableEntry, seed: int, out: Path) -> SweepRun:
     """Return the run of a row and a seed, in its folder if that exists, else in one named by the row."""
     digest = identity(entry.config(seed))
     existing = sorted((out / "runs").glob(f"*-{digest}"))
@@ -134,20 +134,20 @@ def slug(name: str) -> str:
 
 
 class SweepPlan:
-    """The runs of a sweep. `runs` has each once, in a fixed order, also where several rows share it."""
+    """The runs of a sweep. `runs` has each once, in a fixed order, also if several rows share it."""
 
-    def __init__(self, entries: list[Entry], seeds: list[int], out: Path):
+    def __init__(self, entries: list[TableEntry], seeds: list[int], out: Path):
         self.entries, self.seeds, self.out = entries, seeds, out
         runs: dict[str, SweepRun] = {}
         for run in (run for entry in entries for run in self.runs_of(entry)):
             runs.setdefault(identity(run.config), run)
         self.runs = list(runs.values())
 
-    def seeds_of(self, entry: Entry) -> list[int]:
+    def seeds_of(self, entry: TableEntry) -> list[int]:
         """Return the seeds of a row: its own, else the sweep's."""
         return entry.row.seeds or self.seeds
 
-    def runs_of(self, entry: Entry) -> list[SweepRun]:
+    def runs_of(self, entry: TableEntry) -> list[SweepRun]:
         """Return the runs of a row, one for each seed."""
         return [run_of(entry, seed, self.out) for seed in self.seeds_of(entry)] if entry.runs else []
 

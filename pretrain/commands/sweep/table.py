@@ -21,7 +21,7 @@ import numpy as np
 from finetune.answers import resampled_effects
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.commands.sweep.evaluations import EvaluatedModel, metric, models_of
-from pretrain.commands.sweep.file import Entry, Row, Sweep
+from pretrain.commands.sweep.file import Row, Sweep, TableEntry
 from pretrain.commands.sweep.runs import SweepPlan
 from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.telemetry.formats import table
@@ -50,7 +50,7 @@ def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
 
 
 def figures(model: EvaluatedModel, sweep: Sweep, row: Row) -> dict[str, float]:
-    """Return column -> figure, where there is one; {KEY} of a metric is the row's `at`."""
+    """Return column -> figure, if there is one; {KEY} of a metric is the row's `at`."""
     columns: dict[str, str | list[str]] = {}
     for title, name in columns_of(sweep).items():
         with suppress(KeyError):  # a column of rows that have the key
@@ -130,7 +130,7 @@ def statistics_of(runs: list[dict[str, float]], dev: str) -> dict[str, dict[str,
 # -- what differs from the baseline -------------------------------------
 
 
-def baseline_of(sweep: Sweep, entries: Sequence[Entry]) -> str | None:
+def baseline_of(sweep: Sweep, entries: Sequence[TableEntry]) -> str | None:
     """Return the row that others are compared with: the one the file names, else the first trained one.
 
     Of a row with a grid it is the first cell. None: no row that is left (`--rows`) is trained.
@@ -156,7 +156,7 @@ def _difference(
     pair: tuple[dict, dict], rows: Rows, metrics: dict[str, Any], noise_of: Any
 ) -> dict[str, Any]:
     models = [rows[row["name"]] for row in pair]
-    # seed -> number of the run; empty where the row is a model as it is
+    # seed -> number of the run; empty if the row is a model as it is
     by_seed = [{one.run.seed: n for n, one in enumerate(side) if one.run is not None} for side in models]
     common = [seed for seed in by_seed[0] if seed in by_seed[1]]
     chosen = [
@@ -178,7 +178,7 @@ def _difference(
         noise = _noise([noise_of(task) for task in tasks_of(metrics[title])], pair, chosen)
         around = interval(float(np.mean(first) - np.mean(second)), error, noise)
         if around is not None:
-            columns[title] = asdict(around) | {"told": around.told, "over_pairs": noise is not None}
+            columns[title] = asdict(around) | {"told": around.differs, "over_pairs": noise is not None}
     return {"to": pair[1]["name"], "seeds": common, "one_seed": one_seed, "columns": columns}
 
 
@@ -207,7 +207,7 @@ def _noises(task: str, rows: Rows, baseline: str) -> Noises:
 
 
 def tasks_of(metric: str | list[str]) -> list[str]:
-    """Return the STS tasks whose mean a metric is; none where it is something else.
+    """Return the STS tasks whose mean a metric is; none if it is something else.
 
     >>> tasks_of("sts.STS-B"), tasks_of("dev"), tasks_of("glue.RTE")
     (['STS-B'], ['STS-B-dev'], [])

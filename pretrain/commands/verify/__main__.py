@@ -49,7 +49,7 @@ def verify(
     Args:
         run: folder of the run.
         views: augment and mask again, too, and compare that.
-        replay: train so many stretches between kept checkpoints again, drawn at random, and compare weights,
+        replay: train N stretches between kept checkpoints again, drawn at random, and compare weights,
             optimizer, losses and evaluations; in the folder of temporary files (TMPDIR).
         replay_seed: of the choice of stretches; default: the clock's.
         workers: processes that make views; default: one for each core.

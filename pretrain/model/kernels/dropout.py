@@ -57,10 +57,10 @@ def token_keys(sequence_keys: Tensor, lengths: Tensor) -> Tensor:
     return torch.from_numpy(mix(places).view(np.int64))
 
 
-def kept(dropout: Dropout, channels: int) -> Tensor:
+def keep_mask(dropout: Dropout, channels: int) -> Tensor:
     """Return which values of [T, channels] are kept: bool[T, channels]."""
     columns = torch.arange(channels, dtype=torch.int32, device=dropout.keys.device)
-    return _kept(dropout.keys[:, None], dropout, columns)
+    return _keep_mask(dropout.keys[:, None], dropout, columns)
 
 
 def kept_probabilities(keys: Tensor, dropout: Dropout, heads: int) -> Tensor:
@@ -72,17 +72,17 @@ def kept_probabilities(keys: Tensor, dropout: Dropout, heads: int) -> Tensor:
     length = keys.shape[1]
     head = torch.arange(heads, dtype=torch.int32, device=keys.device)[:, None, None]
     position = torch.arange(length, dtype=torch.int32, device=keys.device)
-    return _kept(keys[:, None, :, None], dropout, head * _HEAD_STRIDE + position)
+    return _keep_mask(keys[:, None, :, None], dropout, head * _HEAD_STRIDE + position)
 
 
 def apply(values: Tensor, dropout: Dropout | None) -> Tensor:
     """Drop values [T, C], and divide those kept by 1 - rate; None: no dropout."""
     if dropout is None:
         return values
-    return values.masked_fill(~kept(dropout, values.shape[1]), 0.0) / (1.0 - dropout.rate)
+    return values.masked_fill(~keep_mask(dropout, values.shape[1]), 0.0) / (1.0 - dropout.rate)
 
 
-def _kept(keys: Tensor, dropout: Dropout, channels: Tensor) -> Tensor:
+def _keep_mask(keys: Tensor, dropout: Dropout, channels: Tensor) -> Tensor:
     rows = _splitmix64(keys + _signed(dropout.site * 0xA0761D6478BD642F))
     low, high = rows.to(torch.int32), (rows >> 32).to(torch.int32)
     bits = mix32(channels * signed32(0x9E3779B9) + low, high)

@@ -58,15 +58,15 @@ def residual_norm(
 ) -> tuple[Tensor, Tensor]:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
         return plain.residual_norm(x, bias, residual, norm, dropout, dtype, post)
-    kept = torch.is_grad_enabled()  # of the caller: within `apply` it is off
-    how = _How(norm.eps, dropout, dtype, post, kept)
+    differentiable = torch.is_grad_enabled()  # of the caller: within `apply` it is off
+    how = _How(norm.eps, dropout, dtype, post, differentiable)
     return _Norm.apply(x, bias, residual, norm.weight, norm.bias, how)
 
 
 def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
         return plain.norm_dropout(x, norm, dropout)
-    how = _How(norm.eps, dropout, x.dtype, post=True, kept=False, behind=True)
+    how = _How(norm.eps, dropout, x.dtype, post=True, differentiable=False, behind=True)
     return _Norm.apply(x, None, None, norm.weight, norm.bias, how)[0]
 
 
@@ -85,7 +85,7 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
     """Return whether `attention` of qkv [T, 3, heads, D] is by the program for short sequences.
 
-    It is where all of the row have at most 128 tokens, and heads at most 128 channels, if shared memory holds
+    It is if all of the row have at most 128 tokens, and heads at most 128 channels, if shared memory holds
     a sequence's tiles.
     """
     return bool(layout.buckets) and _fits(qkv, layout.buckets[-1][0], _TILES)
@@ -112,7 +112,7 @@ def attention(
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
-    """As `plain`'s; logits are written over by their gradient where one is wanted."""
+    """As `plain`'s; logits are written over by their gradient if one is wanted."""
     if logits.dtype == torch.float64:
         return plain.cross_entropy_sum(logits, labels, width)
     return _CrossEntropySum.apply(logits, labels, width)
@@ -163,14 +163,14 @@ def _drops(dropout: Dropout | None) -> _Drops:
 class _How(NamedTuple):
     """What a norm does: as the arguments of `residual_norm`.
 
-    kept: whether a backward may follow. behind: the dropout is that of the norm's result.
+    differentiable: whether a backward may follow. behind: the dropout is that of the norm's result.
     """
 
     eps: float
     dropout: Dropout | None
     dtype: torch.dtype
     post: bool
-    kept: bool
+    differentiable: bool
     behind: bool = False
 
 
@@ -188,9 +188,9 @@ class _Norm(torch.autograd.Function):
         x, (rows, width) = x.contiguous(), x.shape
         residual = None if residual is None else residual.contiguous()
         like, drops = x if residual is None else residual, _drops(how.dropout)
-        # the sum where it goes on, or is kept for a backward (x is the sum of itself alone); its norm in the
-        # residual's type where that goes on, and in the working type where that is another
-        added = torch.empty_like(like) if not how.behind and (how.kept or not how.post) else None
+        # the sum if it goes on, or is kept for a backward (x is the sum of itself alone); its norm in the
+        # residual's type if that goes on, and in the working type if that is another
+        added = torch.empty_like(like) if not how.behind and (how.differentiable or not how.post) else None
         normed = torch.empty_like(like) if how.post else None
         apart = not how.post or like.dtype != how.dtype
         working = torch.empty_like(like, dtype=how.dtype) if apart else None
@@ -377,12 +377,12 @@ def _attend(name: str, how: _Attends, read: tuple[Tensor, ...], written: Tensor)
     return written
 
 
-def _fits(qkv: Tensor, most: int, tiles: dict[int, int]) -> bool:
-    """Return whether a program's tiles of `most` tokens fit into shared memory."""
+def _fits(qkv: Tensor, tokens: int, tiles: dict[int, int]) -> bool:
+    """Return whether a program's tiles of `tokens` tokens fit into shared memory."""
     size, columns = qkv.element_size(), _columns(qkv.shape[-1])
     if qkv.dtype == torch.float64 or columns > _LARGEST_HEAD:
         return False
-    return tiles[size] * size * most * max(columns, most // 2) <= _shared_memory(qkv.device)
+    return tiles[size] * size * tokens * max(columns, tokens // 2) <= _shared_memory(qkv.device)
 
 
 def _columns(size: int) -> int:

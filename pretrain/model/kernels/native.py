@@ -5,7 +5,7 @@ so are attention's probabilities. The interface is described in `pretrain.model.
 not take (float64, float16, another device) goes to `pretrain.model.kernels.plain`, which is also what they
 are compared with.
 
-The kernels are an optional extension: `pip install -e .` compiles them where it finds a compiler (GCC 12 or
+The kernels are an optional extension: `pip install -e .` compiles them if it finds a compiler (GCC 12 or
 later). It is a second extension, beside `augment._native`, because that one must import without torch and
 this one runs on the threads of torch's own OpenMP library: it is compiled for OpenMP, but not linked with
 any, and finds torch's when it is loaded behind torch. `torch.set_num_threads` holds for it therefore, and
@@ -44,7 +44,7 @@ def available() -> str | None:
 
 @cache
 def instruction_sets() -> tuple[str, ...]:
-    """Return those of portable, avx2 and avx512 that this processor runs; none where nothing is compiled."""
+    """Return those of portable, avx2 and avx512 that this processor runs; none if nothing is compiled."""
     library = _library()
     return () if library is None else _INSTRUCTION_SETS[: library.instruction_sets() + 1]
 
@@ -117,7 +117,7 @@ def residual_norm(
         kind = _MIXED if (x.dtype, residual.dtype) == (torch.bfloat16, torch.float32) else None
     if kind is None or not _takes(x, bias, norm.weight, norm.bias):
         return plain.residual_norm(x, bias, residual, norm, dropout, dtype, post)
-    how = _How(norm.eps, dropout, kind)
+    how = _NativeHow(norm.eps, dropout, kind)
     added, normed = _AddNorm.apply(x, bias, residual, norm.weight, norm.bias, how)
     return normed if post else added, normed.to(dtype)
 
@@ -125,20 +125,20 @@ def residual_norm(
 def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:
     if not _takes(x, norm.weight, norm.bias):
         return plain.norm_dropout(x, norm, dropout)
-    how = _How(norm.eps, dropout, _TYPES[x.dtype], behind=True)
+    how = _NativeHow(norm.eps, dropout, _TYPES[x.dtype], behind=True)
     return _AddNorm.apply(x, None, None, norm.weight, norm.bias, how)[1]
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
     if not _takes(x, bias):
         return plain.bias_gelu(x, bias)
-    return _BiasGelu.apply(x, bias)
+    return _NativeBiasGelu.apply(x, bias)
 
 
 def gelu_gate(x: Tensor, dropout: Dropout | None = None) -> Tensor:
     if not _takes(x):
         return plain.gelu_gate(x, dropout)
-    return apply(_GeluGate.apply(x), dropout)
+    return apply(_NativeGeluGate.apply(x), dropout)
 
 
 rotate, cross_entropy_sum = plain.rotate, plain.cross_entropy_sum
@@ -149,10 +149,10 @@ def attention(
 ) -> Tensor:
     if not _takes(qkv):
         return plain.attention(qkv, layout, scale, half_window, dropout)
-    return _Attention.apply(qkv, layout, scale, half_window, dropout)
+    return _NativeAttention.apply(qkv, layout, scale, half_window, dropout)
 
 
-class _How(NamedTuple):
+class _NativeHow(NamedTuple):
     """eps: of the norm. kind: of the types. behind: the dropout is that of the norm's result."""
 
     eps: float
@@ -170,7 +170,7 @@ class _AddNorm(torch.autograd.Function):
         residual: Tensor | None,
         weight: Tensor,
         norm_bias: Tensor | None,
-        how: _How,
+        how: _NativeHow,
     ) -> tuple[Tensor | None, Tensor]:
         x = x.contiguous()
         residual = _contiguous(residual)
@@ -208,7 +208,7 @@ class _AddNorm(torch.autograd.Function):
         )
 
 
-class _BiasGelu(torch.autograd.Function):
+class _NativeBiasGelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None) -> Tensor:
         x = x.contiguous()
@@ -228,7 +228,7 @@ class _BiasGelu(torch.autograd.Function):
         return x_gradient, bias_gradient
 
 
-class _GeluGate(torch.autograd.Function):
+class _NativeGeluGate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous()
@@ -248,7 +248,7 @@ class _GeluGate(torch.autograd.Function):
         return x_gradient
 
 
-class _Attention(torch.autograd.Function):
+class _NativeAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,

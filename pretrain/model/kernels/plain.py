@@ -38,7 +38,7 @@ def residual_norm(
     """Add to the residual stream and normalise: (stream, normed), both [T, H].
 
     sum = residual + dropout(x + bias), without a residual dropout(x + bias) of x's type. The stream goes on,
-    in the residual's type, as the sum's layer norm where norms come after the residual connection (`post`),
+    in the residual's type, as the sum's layer norm if norms come after the residual connection (`post`),
     else as the sum. normed is the layer norm in `dtype`, for products to read.
     """
     stream = x.dtype if residual is None else residual.dtype
@@ -118,13 +118,13 @@ def attention(
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, kept: Tensor, rate: float
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, keep_mask: Tensor, rate: float
 ) -> Tensor:
-    """Attend with dropout on the probabilities: q, k, v [n, heads, L, D], kept bool[n, heads, L, L]."""
+    """Attend with dropout on the probabilities: q, k, v [n, heads, L, D], keep_mask bool[n, heads, L, L]."""
     scores = (q * scale) @ k.transpose(2, 3)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
-    return (scores.softmax(-1).masked_fill(~kept, 0.0) / (1.0 - rate)) @ v
+    return (scores.softmax(-1).masked_fill(~keep_mask, 0.0) / (1.0 - rate)) @ v
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -135,17 +135,17 @@ def at_least_float32(x: Tensor) -> Tensor:
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
     """Sum -log softmax(logits[:, :width])[label] over rows: float32, or float64 from float64.
 
-    logits: [P, V], V >= width; they may be written over. labels: int64[P], `IGNORED` where a row counts for
+    logits: [P, V], V >= width; they may be written over. labels: int64[P], `IGNORED` if a row counts for
     nothing.
 
     Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in
     the logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three
     times.
     """
-    return _CrossEntropySum.apply(logits[:, :width], labels)
+    return _PlainCrossEntropySum.apply(logits[:, :width], labels)
 
 
-class _CrossEntropySum(torch.autograd.Function):
+class _PlainCrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:
         wide = logits if logits.dtype == torch.float64 else logits.float()

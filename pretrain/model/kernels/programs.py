@@ -71,14 +71,14 @@ def _standardised_gradient(gradient, standard, deviation, width, inside):
 
 @triton.jit
 def norm_forward(
-    x, before, norm, dropout, outputs, width, RATE: tl.constexpr, BEHIND: tl.constexpr, BLOCK: tl.constexpr
+    x, addends, norm, dropout, outputs, width, RATE: tl.constexpr, BEHIND: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Normalise a row of x, to which bias and residual are added.
 
-    before: (bias, residual). norm: (weight, bias, eps). dropout: (keys, site), of x + bias or, with BEHIND,
+    addends: (bias, residual). norm: (weight, bias, eps). dropout: (keys, site), of x + bias or, with BEHIND,
     of the result. outputs: (the sum, its norm, the norm again in another type, statistics [rows, 2]).
     """
-    bias, residual = before
+    bias, residual = addends
     weight, norm_bias, eps = norm
     keys, site = dropout
     added, normed, working, statistics = outputs
@@ -126,7 +126,7 @@ def norm_backward(
     """Pull gradients through `norm_forward`.
 
     saved: (the sum, statistics, weight). upstream: of (the stream, which is the norm with POST, else the
-    sum; the norm in its other type). results: (of the residual; of x, None where it is the same; sums
+    sum; the norm in its other type). results: (of the residual; of x, None if it is the same; sums
     float32[programs, 3, width], of the gradients by weight, norm's bias and, not with BEHIND, bias). shape:
     (rows, width, programs).
     """

@@ -56,9 +56,9 @@ class ReadTask:
 
 
 def open_file(path: str | Path) -> Stream:
-    """Open a file as a stream of its decompressed bytes, with \\n where its lines end in \\r alone.
+    """Open a file as a stream of its decompressed bytes, with \\n if its lines end in \\r alone.
 
-    They do where the first megabyte has no \\n and several \\r.
+    They do if the first megabyte has no \\n and several \\r.
     """
     stream = _decompressed(str(path))
     if b"\n" in stream.peek(1):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from augment.core.errors import nearest_name, shortened, shown
+from augment.core.errors import excerpt, nearest_name, shortened
 from augment.text.cleaning import clean
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
@@ -133,10 +133,10 @@ def _records(
     label = row.get(LABEL)
     is_whole = isinstance(label, int) and not isinstance(label, bool)
     if label is not None and not (is_whole and 0 <= label <= MOST_LABEL):
-        raise fault(f"the label is {shown(label)}, not a whole number from 0 on")
+        raise fault(f"the label is {excerpt(label)}, not a whole number from 0 on")
     if (score := row.get(SCORE)) is not None:
         if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= MOST_SCORE:
-            raise fault(f"the score is {shown(score)}, not a number of float32")
+            raise fault(f"the score is {excerpt(score)}, not a number of float32")
         if label is not None or negatives or len(positives) != 1:
             raise fault("a score is of a text and one positive: leave label and negatives out")
         label = float(score)
@@ -151,7 +151,7 @@ def _text(value: Any, column: str, fault: Callable[[str], UserError]) -> str:
     if isinstance(value, dict) and isinstance(value.get("text"), str):
         value = f"{value.get('title') or ''} {value['text']}"
     if value is not None and not isinstance(value, str):
-        raise fault(f"the {column} is {shown(value)}, not text")
+        raise fault(f"the {column} is {excerpt(value)}, not text")
     if value and not is_unicode(value):
         raise fault(f"the {column} is not Unicode: {value[:60]!a}")
     return clean(value or "")
@@ -215,7 +215,7 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
             if near or source.other_fields == "refuse":
                 hint = f"; did you mean {near!r}?" if near else ""
                 raise fault(
-                    f"there is no column {shown(field)}{hint} (columns are {', '.join(meant)}). Name the "
+                    f"there is no column {excerpt(field)}{hint} (columns are {', '.join(meant)}). Name the "
                     f"columns in the source's {', '.join(f'{column}_key' for column in keys)}, or leave "
                     "others out by other_fields: ignore"
                 )

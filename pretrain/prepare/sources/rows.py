@@ -29,7 +29,7 @@ _BETWEEN = re.compile(r"[\s,\[\]]*")  # the objects of an array
 
 Row = dict[str, Any]
 Choose = Callable[[tuple[str, ...]], Sequence[str]]
-"""Of the names of all columns, those that are to be read. Raises UserError where they do not fit."""
+"""Of the names of all columns, those that are to be read. Raises UserError if they do not fit."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ _BROKEN_AT_ONCE = 10
 
 
 @dataclass
-class Faults:
+class RowFaults:
     """What a task could not read: how often, and the first few by file and line."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -310,7 +310,7 @@ class Faults:
         print(*notes, *named, sep="\n", end="\n" if notes else "", file=sys.stderr, flush=True)
 
 
-def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
+def documents(task: ReadTask, source: Source, faults: RowFaults) -> Iterator[str]:
     """Yield the texts of the documents of a task, in order."""
     if task.kind == "embedded":
         from pretrain.prepare.sources.embedded import module_documents
@@ -337,7 +337,7 @@ def documents(task: ReadTask, source: Source, faults: Faults) -> Iterator[str]:
         yield text
 
 
-def as_unicode(text: str, task: ReadTask, position: int, faults: Faults) -> str:
+def as_unicode(text: str, task: ReadTask, position: int, faults: RowFaults) -> str:
     """Return a text without bytes that are not UTF-8 (halves of surrogate pairs), which are a fault."""
     if is_unicode(text):
         return text
@@ -345,7 +345,7 @@ def as_unicode(text: str, task: ReadTask, position: int, faults: Faults) -> str:
     return text.encode("utf-8", "ignore").decode()
 
 
-def _field_texts(task: ReadTask, source: Source, faults: Faults) -> Iterator[tuple[int, str]]:
+def _field_texts(task: ReadTask, source: Source, faults: RowFaults) -> Iterator[tuple[int, str]]:
     """Yield the text field of every row that can be read, with its position."""
     key = source.text_key
 
@@ -392,7 +392,7 @@ def _field_texts(task: ReadTask, source: Source, faults: Faults) -> Iterator[tup
 
 
 def _how_to_set_key(task: ReadTask, source: Source) -> str:
-    """Say what to type to set the key, also where only some files of a folder or glob have other fields."""
+    """Say what to type to set the key, also if only some files of a folder or glob have other fields."""
     how = source.how_to_set("text_key")
     if task.place == source.source:
         return how

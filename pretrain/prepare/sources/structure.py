@@ -18,7 +18,7 @@ KINDS = {
     "title": "a first line and the text below it",
     "neighbour": "a sentence and the next one",
 }
-"""Kinds of pairs; where a text has several, the judge takes the first one that it has enough of."""
+"""Kinds of pairs; if a text has several, the judge takes the first one that it has enough of."""
 MOST_CHARACTERS = 1000
 """Of a passage; the rest is left out."""
 _FEWEST_WORDS = {"columns": (1, 3), "heading": (1, 5), "title": (1, 5), "neighbour": (4, 4)}
@@ -39,9 +39,9 @@ class Document:
     sections: tuple[Pair, ...] = ()
 
     @classmethod
-    def of_sections(cls, found: Iterable[Pair]) -> "Document":
+    def of_sections(cls, parts: Iterable[Pair]) -> "Document":
         """Return the document that has these sections."""
-        pairs = tuple(found)
+        pairs = tuple(parts)
         return cls("\n".join(part for pair in pairs for part in pair if part), sections=pairs)
 
     @classmethod
@@ -82,7 +82,7 @@ def _cut(text: str) -> str:
 
 
 def _titled(document: Document) -> list[Pair]:
-    """Return the first line and the rest, where the line looks like a title: short, and no sentence."""
+    """Return the first line and the rest, if the line looks like a title: short, and no sentence."""
     first, _, rest = document.text.strip().partition("\n")
     title = clean(first)
     no_title = not title or len(title.split()) > _LONGEST_TITLE or title[-1] in ".!?:;,…。！？"

@@ -7,7 +7,7 @@ from statistics import fmean
 from pretrain.config.data import Source
 from pretrain.prepare.sources.markup import MARKUP
 from pretrain.prepare.sources.readers import ReadTask, naming_damage, open_file, too_long
-from pretrain.prepare.sources.rows import BrokenRow, Faults, as_unicode, documents, json_rows, table_rows
+from pretrain.prepare.sources.rows import BrokenRow, RowFaults, as_unicode, documents, json_rows, table_rows
 from pretrain.prepare.sources.structure import Document
 
 COLUMNS = {
@@ -29,7 +29,7 @@ Columns = tuple[str, ...]
 """The names of two columns that belong together, or of all whose text is read."""
 
 
-def structured(task: ReadTask, source: Source, faults: Faults, whole: bool = False) -> Iterator[Document]:
+def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = False) -> Iterator[Document]:
     """Yield the documents of a task that was planned for structure, in order.
 
     whole: the task was planned for all of the text: a row's columns, all texts of each, are one document.
@@ -62,7 +62,7 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     """Return the two columns of a file's rows that belong together; None: its text is one column's.
 
     A column that the source names is the text, and alone. task: the first of the file. whole: return all
-    columns that are named in `COLUMNS`, where there are several.
+    columns that are named in `COLUMNS`, if there are several.
     """
     if task.kind not in ("jsonl", "csv", "tsv", "parquet") or "text_key" in source.model_fields_set:
         return None

@@ -44,7 +44,7 @@ class ChosenTexts:
         repeated = np.repeat(np.arange(len(self.records)), self.copies)
         copy = segment_indices(np.zeros(len(self.records), np.int64), self.copies)
         keys = bk.mixed(self.records["key"][repeated], bk.ORDER_SALT)
-        # The number of the copy (of the duplicate too, where those stay) takes each to another place.
+        # The number of the copy (of the duplicate too, if those stay) takes each to another place.
         keys = bk.mixed(keys + (copy + (self.place[repeated] << 20)).astype(np.uint64), 0)
         shuffled = repeated[np.argsort(keys, kind="stable")]
         for number, split in enumerate(SPLITS):

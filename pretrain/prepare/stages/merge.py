@@ -64,7 +64,7 @@ class Merge(PlannedStep):
                 name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")
             },
         }
-        if pairs := files.sample_of(files.Pairs.each(self.work)):
+        if pairs := files.sample_of(files.ParagraphPairs.each(self.work)):
             write_atomically(self.out / PAIRS, json.dumps(pairs, ensure_ascii=False).encode())
         write_manifest(self.out, manifest)
 

@@ -18,7 +18,7 @@ from datatrove.data import Document
 from pretrain.prepare import buckets as bk
 from pretrain.prepare import work_folder as files
 from pretrain.prepare.sentences import is_prose, sentences_of
-from pretrain.prepare.sources.rows import Faults, documents
+from pretrain.prepare.sources.rows import RowFaults, documents
 from pretrain.prepare.work_folder import PlannedStep
 
 
@@ -39,7 +39,7 @@ class ReadSource(PlannedStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         task = self.plan.tasks[rank]
         counts: Counter[str] = Counter()
-        faults = Faults(counts)
+        faults = RowFaults(counts)
         for number, text in enumerate(documents(task, self.config.sources[task.source], faults)):
             if text:
                 counts["documents_read"] += 1
@@ -60,7 +60,7 @@ class Scatter(PlannedStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         config, seed = self.config, self.config.seed
         counts: Counter[str] = Counter()
-        hashes, pairs = files.HashRange(), files.Pairs([])
+        hashes, pairs = files.HashRange(), files.ParagraphPairs([])
         decision = self.decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         signatures = bk.RunWriter(self.work / "signatures", f"{rank:05d}", self.buckets, bk.SIGNATURE)
@@ -103,7 +103,7 @@ class Scatter(PlannedStep):
         texts.flush()
         signatures.flush()
         hashes.write(self.work, rank)
-        files.Pairs(files.sample_of(pairs.root)).write(self.work, rank)
+        files.ParagraphPairs(files.sample_of(pairs.root)).write(self.work, rank)
         files.SentenceCounts(counts).write(self.work, rank)
 
     def _prose(self, sentences: list[str], counts: Counter[str]) -> list[str]:
@@ -134,7 +134,7 @@ class Scatter(PlannedStep):
 
 
 class EnsureSplits(PlannedStep):
-    """Decide by the rule where the hashes leave a split empty, and run the reading tasks concerned again."""
+    """Decide by the rule if the hashes leave a split empty, and run the reading tasks concerned again."""
 
     stage = "heldout"
 

@@ -27,7 +27,7 @@ from pretrain.prepare.sources.records import (
     records,
     split_joined,
 )
-from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structure import KINDS, pairs_of
 from pretrain.prepare.sources.structured import structured
 from pretrain.prepare.stages.build import Build, CorpusTokenizer, choose
@@ -82,7 +82,7 @@ class ScatterRecords(Scatter):
             yield from records(task, source, self.config.positives == "together")
             return
         kinds = list(KINDS) if wanted == "structure" else [wanted]
-        faults, shown = Faults(counts), dict[str, list[Pair]]()
+        faults, shown = RowFaults(counts), dict[str, list[Pair]]()
         for number, document in enumerate(structured(task, source, faults)):
             counts["documents"] += 1
             for kind, pairs in pairs_of(document, kinds, counts).items():

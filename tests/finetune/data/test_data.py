@@ -11,7 +11,7 @@ from real_data import DATA, needs_data
 
 from finetune import data as data_command
 from finetune.data import CATALOGUE, HUB, choose, report, state_of
-from pretrain.benchmarks.files import DataSet, csv_columns, data_root, find, lines, senteval_folder
+from pretrain.benchmarks.files import BenchmarkSet, csv_columns, data_root, find, lines, senteval_folder
 from pretrain.common.errors import UserError
 
 
@@ -70,7 +70,7 @@ def test_csv_as_spreadsheets_save_it(tmp_path):
 def test_states(tmp_path, files, state, detail):
     for file in files:
         (tmp_path / file).write_text("")
-    printed = report(DataSet("GROUP/set", {}, ("a", "b"), "somewhere"), tmp_path, 12)
+    printed = report(BenchmarkSet("GROUP/set", {}, ("a", "b"), "somewhere"), tmp_path, 12)
     assert detail in printed and ("get it: somewhere" in printed) == (state != "complete")
     assert printed.startswith(f"GROUP/set     {state}")
 

@@ -7,12 +7,12 @@ from commands import call
 
 from finetune.figures import __main__ as figures
 from finetune.figures.drawing import GREY
-from pretrain.commands.sweep.file import Figure
+from pretrain.commands.sweep.file import FigureSpec
 from pretrain.common.errors import UserError
 
 
 def figure(**keys):
-    return Figure(**keys).model_dump()
+    return FigureSpec(**keys).model_dump()
 
 
 def row(name, at, told=True, **mean):

@@ -28,7 +28,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
 from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structure import Document
 from pretrain.prepare.sources.structured import structured
 
@@ -180,7 +180,7 @@ def test_objects_are_no_column_and_of_a_list_of_texts_the_first_is_taken(tmp_pat
     sources = data_config({"sources": str(tmp_path / "mine.jsonl")}).sources
     (task,) = plan_tasks(sources, structure=True)
     assert task.columns == ("question", "context")
-    assert next(structured(task, sources[0], Faults())) == Document("it is nobody", "who is it")
+    assert next(structured(task, sources[0], RowFaults())) == Document("it is nobody", "who is it")
 
 
 @pytest.mark.parametrize("glob", ["", "*"])

@@ -116,9 +116,9 @@ def test_what_is_compressed_is_read_and_damage_is_named(tmp_path, ending, pack):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["folder"], "--text folder is no file of sentences, one a line: add --split, which reads"),
-        (["rows.jsonl.zst"], "--text rows.jsonl.zst is no file of sentences, one a line: add --split"),
-        (["rows.zip"], "--text rows.zip is no file of sentences, one a line: add --split"),
+        (["folder"], "--text folder is no file of sentences, one per line: add --split, which reads"),
+        (["rows.jsonl.zst"], "--text rows.jsonl.zst is no file of sentences, one per line: add --split"),
+        (["rows.zip"], "--text rows.zip is no file of sentences, one per line: add --split"),
         (
             ["prepared", "--split"],
             "--text prepared is prepared data, which holds no text: name",
@@ -189,7 +189,7 @@ def test_sentences_and_queries_are_read_alike_plain_or_packed(tmp_path):
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress("schläft".encode("utf-16")))
     for name in ("a.csv", "a.tsv", "a.jsonl.gz"):
         (tmp_path / name).write_text("text\none sentence\n" * 10)
-        with pytest.raises(UserError, match="one a line"):
+        with pytest.raises(UserError, match="one per line"):
             read_sentences(tmp_path / name, "text")
     with pytest.raises(UserError, match=r"gzip -dc \S+b\.txt\.gz \| iconv -f UTF-16 .*>\S+/b-utf8\.txt$"):
         read_sentences(tmp_path / "b.txt.gz", "text")

@@ -92,7 +92,7 @@ def test_a_batch_that_grows_is_resumed_bitwise_and_on_two_ranks(tiny_data, tmp_p
     run, again, other = (tmp_path / name for name in ("run", "again", "other"))
     flags = GROWING | {"checkpoint__keep": 9, "model__attention_dropout": 0}
     said = finish(start(command(tiny_data, run, **flags)))
-    assert "16 sequences a step from step 6 on, 4 at the first" in said
+    assert "16 sequences per step from step 6 on, 4 at the first" in said
     sizes = [4, 4, 8, 8, 12, 12, 16, 16, 16, 16]
     rows = {row["step"]: row for row in records(run) if "loss" in row}
     assert [row["global_batch"] for row in rows.values()] == sizes

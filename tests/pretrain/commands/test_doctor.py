@@ -8,7 +8,7 @@ from rich.console import Console
 from run_helpers import environment
 
 from pretrain.commands import doctor
-from pretrain.commands.doctor import Finding, show
+from pretrain.commands.doctor import Diagnosis, show
 
 
 def levels(findings):
@@ -64,6 +64,6 @@ def test_a_parser_that_is_not_there_is_wrong(monkeypatch):
 
 def test_what_to_do_stands_below_a_finding():
     console = Console(record=True, width=60, highlight=False)
-    show(console, Finding("note", "the disk is slow", "take another"))
-    show(console, Finding("ok", "all else"))
+    show(console, Diagnosis("note", "the disk is slow", "take another"))
+    show(console, Diagnosis("ok", "all else"))
     assert console.export_text() == "  note   the disk is slow\n         -> take another\n  ok     all else\n"

@@ -195,6 +195,10 @@ def test_keys_reach_the_function_as_they_were_typed(call):
     assert "did you mean --train.lr?" in call("--train.lrr", "1", function=overridden, keys=keys)[2]
     assert "did you mean --train.lr?" in call("--lr", "1", function=overridden, keys=keys)[2]
     assert "--train.lr float (default 0.1)" in call("--help", "all", function=overridden, keys=keys)[1]
+    assert call("--help", function=overridden, keys=keys)[1].rstrip().endswith("by section: --help train")
+    for words in (["--help", "train"], ["--help=train"]):
+        page = call(*words, function=overridden, keys=keys)[1]
+        assert page.startswith("  --train.lr float (default 0.1)") and "usage" not in page
 
 
 def test_sub_commands(call):

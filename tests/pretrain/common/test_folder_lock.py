@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from run_helpers import ROOT, command, curve, finish, outputs_of, paths_in, records, start, wait_for
 
-from pretrain.commands.sweep.file import Entry, Row
+from pretrain.commands.sweep.file import Row, TableEntry
 from pretrain.commands.sweep.runs import SweepRun, Trainer
 from pretrain.common import folder_lock as locks
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
@@ -221,7 +221,7 @@ def test_a_sweep_leaves_a_run_to_the_process_that_trains_it(tmp_path, part):
     """That process may be another sweep, or a training that has outlived the sweep that started it."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     said: list[str] = []
-    run = SweepRun("one", Entry("one", "one", Row(), DEFAULT_RECIPE), 1, tmp_path / "run")
+    run = SweepRun("one", TableEntry("one", "one", Row(), DEFAULT_RECIPE), 1, tmp_path / "run")
     run.folder.mkdir()
     try:
         trainer = Trainer([sys.executable, "-c", "print('started')"], dict(os.environ), said.append)

@@ -166,7 +166,7 @@ def test_a_batch_that_grows_walks_through_the_same_slices(start, full, count, st
     lanes = Lanes(SIZES, 7, full, count, start, steps)
     sizes = grown(start, full, count, steps, steps + 3 * lanes.steps_per_epoch)
     assert lanes.sizes.at(np.arange(len(sizes))).tolist() == sizes
-    assert [lanes.sizes.before(step) for step in (0, 1, steps, len(sizes))] == [
+    assert [lanes.sizes.total_before(step) for step in (0, 1, steps, len(sizes))] == [
         sum(sizes[:step]) for step in (0, 1, steps, len(sizes))
     ]
     epoch, offset, slices = 0, 0, slow_epoch(lanes, 0)

@@ -14,7 +14,7 @@ from pretrain.common.errors import CollapsedEncoder
 from pretrain.common.run_folder import describe_export
 from pretrain.config.recipe import load_config
 from pretrain.export.folder import read_policy
-from pretrain.start.evaluation import Evaluation
+from pretrain.start.evaluation import RunEvaluation
 from pretrain.step.heldout import find_partners
 from pretrain.step.progress import Progress, selection_score
 
@@ -80,7 +80,7 @@ def test_a_collapsed_encoder_is_said_and_training_goes_on(capsys):
     def collapsed(texts):
         raise CollapsedEncoder("all the same vector")
 
-    evaluation = object.__new__(Evaluation)
+    evaluation = object.__new__(RunEvaluation)
     evaluation.embed = evaluation.embed_query = evaluation.embed_document = collapsed
     pairs = OwnSet("stsb-dev", "similarity", ["a", "b"], ["c", "d"], np.arange(2.0))
     assert math.isnan(evaluation._of_set(pairs)["stsb-dev"])

@@ -145,7 +145,7 @@ def test_dropout_keeps_what_the_hash_says_bit_by_bit(rate):
     dropout = make_dropout(rate)
     ones = torch.ones(25, 300, device=DEVICE)
     kept = fused.gelu_gate(torch.cat([100 * ones, ones], 1), dropout) != 0
-    assert torch.equal(kept, hashing.kept(dropout, 300))
+    assert torch.equal(kept, hashing.keep_mask(dropout, 300))
 
 
 def test_programs_that_add_up_rows_are_more_for_more_rows():

@@ -55,7 +55,7 @@ def test_the_hash_is_that_of_python_integers(rate):
         for key, length in zip(sequence_keys().tolist(), LENGTHS.tolist())
         for position in range(length)
     ]
-    assert hashing.kept(dropout, 50).tolist() == expected
+    assert hashing.keep_mask(dropout, 50).tolist() == expected
 
 
 def test_a_probabilitys_channel_is_its_head_and_key_position():
@@ -77,7 +77,7 @@ def test_a_probabilitys_channel_is_its_head_and_key_position():
 def test_kept_values_have_the_right_share_and_look_independent():
     lengths = torch.full((64,), 16)
     keys = hashing.token_keys(sequence_keys(64), lengths)
-    layers = [hashing.kept(Dropout(0.1, keys, hashing.site_of(layer, 1)), 256) for layer in range(4)]
+    layers = [hashing.keep_mask(Dropout(0.1, keys, hashing.site_of(layer, 1)), 256) for layer in range(4)]
     for kept in layers:
         assert kept.double().mean().item() == pytest.approx(0.9, abs=0.002)
         # Across channels, tokens and sequences each mean is a sum of independent draws.
@@ -95,10 +95,10 @@ def test_kept_values_have_the_right_share_and_look_independent():
 
 
 def test_what_is_kept_does_not_depend_on_the_rest_of_the_row():
-    whole = hashing.kept(make_dropout(0.5), 8).split(LENGTHS.tolist())
+    whole = hashing.keep_mask(make_dropout(0.5), 8).split(LENGTHS.tolist())
     for number in range(len(LENGTHS)):
         keys = hashing.token_keys(sequence_keys()[number : number + 1], LENGTHS[number : number + 1])
-        assert torch.equal(hashing.kept(Dropout(0.5, keys, 9), 8), whole[number])
+        assert torch.equal(hashing.keep_mask(Dropout(0.5, keys, 9), 8), whole[number])
 
 
 # ---- operations -------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_add_norm(rate, with_residual):
     added, normed = add_norm(
         plain, x, bias, residual if with_residual else None, weight, norm_bias, 1e-5, dropout
     )
-    kept = torch.ones_like(x) if dropout is None else hashing.kept(dropout, 8)
+    kept = torch.ones_like(x) if dropout is None else hashing.keep_mask(dropout, 8)
     expected = (x + bias) * kept / (1 - (rate or 0.0)) + (residual if with_residual else 0.0)
     torch.testing.assert_close(added, expected, rtol=1e-14, atol=1e-14)
     expected = functional.layer_norm(expected, (8,), weight, norm_bias, 1e-5)
@@ -124,7 +124,7 @@ def test_add_norm(rate, with_residual):
 def test_norm_dropout_and_the_gelus():
     x, weight, bias = normal(26, 8), normal(8, seed=3), normal(8, seed=4)
     dropout = make_dropout(0.4)
-    expected = functional.layer_norm(x, (8,), weight, bias, 1e-5) * hashing.kept(dropout, 8) / 0.6
+    expected = functional.layer_norm(x, (8,), weight, bias, 1e-5) * hashing.keep_mask(dropout, 8) / 0.6
     torch.testing.assert_close(
         norm_dropout(plain, x, weight, bias, 1e-5, dropout), expected, rtol=1e-14, atol=1e-14
     )

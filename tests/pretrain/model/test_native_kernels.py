@@ -19,7 +19,7 @@ from encoder_helpers import add_norm, norm_dropout
 from pretrain.common.errors import UserError
 from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import kernels_for, native, plain
-from pretrain.model.kernels.dropout import Dropout, kept, kept_probabilities
+from pretrain.model.kernels.dropout import Dropout, keep_mask, kept_probabilities
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16)
@@ -209,7 +209,7 @@ def test_attention(instructions, dtype, rate, case):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dropped_values_are_those_of_the_hash(instructions, dtype):
     dropout = make_dropout(700, 0.3)
-    expected = kept(dropout, 77)
+    expected = keep_mask(dropout, 77)
     x, ones = torch.ones(700, 77, dtype=dtype), torch.ones(77)
     assert torch.equal(add_norm(native, x, None, None, ones, None, 1e-5, dropout)[0] != 0, expected)
     # a norm of any row that gives the bias: not 0 where it is kept

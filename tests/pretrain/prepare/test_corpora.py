@@ -18,11 +18,11 @@ from pretrain.prepare.sources import embedded
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import ReadTask, detect_layout, read_head
 from pretrain.prepare.sources.records import records
-from pretrain.prepare.sources.rows import Faults, documents
+from pretrain.prepare.sources.rows import RowFaults, documents
 
 
-def everything(source: Source, faults: Faults | None = None) -> list[str]:
-    return [text for task in plan_tasks([source]) for text in documents(task, source, faults or Faults())]
+def everything(source: Source, faults: RowFaults | None = None) -> list[str]:
+    return [text for task in plan_tasks([source]) for text in documents(task, source, faults or RowFaults())]
 
 
 def write(path: Path, text: str) -> Path:
@@ -69,13 +69,13 @@ def test_every_byte_range_of_any_text_gives_each_document_once(tmp_path):
         size = path.stat().st_size
         for layout in ("lines", "paragraphs"):
             whole = list(
-                documents(ReadTask(0, "text", str(path), 0, 1, size, layout), Source(source="x"), Faults())
+                documents(ReadTask(0, "text", str(path), 0, 1, size, layout), Source(source="x"), RowFaults())
             )
             for stripes in (2, 3, 7):
                 cut = []
                 for stripe in range(stripes):
                     task = ReadTask(0, "text", str(path), stripe, stripes, size, layout)
-                    cut += documents(task, Source(source="x"), Faults())
+                    cut += documents(task, Source(source="x"), RowFaults())
                 assert cut == whole, (trial, layout, stripes, path.read_bytes())
 
 

@@ -21,7 +21,7 @@ from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.prepare.__main__ import data_flags, main, source_keys, summary
 from pretrain.prepare.run import find_or_prepare, prepare
 from pretrain.prepare.sentences import sentences_of
-from pretrain.prepare.work_folder import MOST_PAIRS, Pairs, sample_of
+from pretrain.prepare.work_folder import MOST_PAIRS, ParagraphPairs, sample_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -296,8 +296,8 @@ def test_the_summary_says_what_an_adopted_tokenizer_does_to_letters(tmp_path, co
 def test_held_out_pairs_are_bounded_and_of_all_sources(tmp_path):
     pairs = [(f"{source} {number}", "Rest.") for source in "ab" for number in range(MOST_PAIRS)]
     for rank, part in enumerate((pairs[:12_000], pairs[12_000:])):
-        Pairs(sample_of(part)).write(tmp_path, rank)
-    kept = sample_of(Pairs.each(tmp_path))
+        ParagraphPairs(sample_of(part)).write(tmp_path, rank)
+    kept = sample_of(ParagraphPairs.each(tmp_path))
     assert kept == sample_of(reversed(pairs)) and len(kept) == MOST_PAIRS
     assert 0.45 < sum(first[0] == "a" for first, _ in kept[:1000]) / 1000 < 0.55
 

@@ -17,7 +17,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig, Source
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.rows import Faults, documents
+from pretrain.prepare.sources.rows import RowFaults, documents
 
 datasets = pytest.importorskip("datasets")
 FIELDS = ("text", "positive", "negative", "augmented", "label")
@@ -97,8 +97,8 @@ def at_home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def everything(source: Source, faults: Faults | None = None) -> list[str]:
-    return [text for task in plan_tasks([source]) for text in documents(task, source, faults or Faults())]
+def everything(source: Source, faults: RowFaults | None = None) -> list[str]:
+    return [text for task in plan_tasks([source]) for text in documents(task, source, faults or RowFaults())]
 
 
 def test_every_kind_of_source_gives_every_document_once(at_home):
@@ -183,7 +183,7 @@ GOOD = '{"text": "Good one."}\n'
 )
 def test_a_broken_line_is_counted_and_named_and_records_refuse_it(tmp_path, line, why, compression):
     path = put(tmp_path / f"a.jsonl{compression}", GOOD.encode() * 3 + line + b"\n" + GOOD.encode() * 2)
-    faults = Faults()
+    faults = RowFaults()
     if line != b'{"text": null}':  # an empty cell, of which there is nothing to read
         assert everything(Source(source=str(path)), faults) == ["Good one."] * 5
         assert faults.counts == {"broken_records": 1}
@@ -200,7 +200,7 @@ def test_it_does_not_matter_where_a_broken_line_stands(tmp_path, monkeypatch):
     for number in range(0, 100, 9):
         lines[number] = '{"text": '
     path = put(tmp_path / "a.jsonl", "\n".join(lines))
-    faults = Faults()
+    faults = RowFaults()
     assert len(everything(Source(source=str(path)), faults)) == 88 and faults.counts["broken_records"] == 12
     put(path, '{"text": \n' * 40)
     with pytest.raises(UserError, match=r"a\.jsonl, line 1: not JSON.*of the format that its name says"):
@@ -281,7 +281,7 @@ def test_rows_in_another_encoding_are_refused_with_what_to_do(tmp_path):
 
 def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
     path = put(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + GOOD.strip().encode() + b"\r\n" + GOOD.encode())
-    faults = Faults()
+    faults = RowFaults()
     assert everything(Source(source=str(path)), faults) == ["Good one."] * 2 and not faults.counts
     assert [record.texts[0] for record in read(path)] == ["Good one."] * 2
 
@@ -291,7 +291,7 @@ def test_bytes_that_are_not_utf8_are_named_in_text_and_refused_in_records(tmp_pa
     lines = [b"A plain line of text, like all the others here."] * 30_000
     lines[25_000] = b"A caf\xe9 of the wrong encoding."
     path = put(tmp_path / "a.txt", b"\n".join(lines))
-    faults = Faults()
+    faults = RowFaults()
     assert "A caf of the wrong encoding.\n" in everything(Source(source=str(path)), faults)
     assert faults.counts == {"documents_not_utf8": 1} and f"{path}, line 25001: not UTF-8" in faults.named[0]
     with pytest.raises(UserError, match=r"a\.txt, line 25001: the text is not Unicode"):
@@ -303,7 +303,7 @@ def test_broken_rows_of_tables(tmp_path, suffix):
     mark = {"csv": ",", "tsv": "\t"}[suffix]
     rows = [b"text,label", b"one,1", b"two", b"caf\xe9,1", b"four,0"]
     path = put(tmp_path / f"a.{suffix}", b"\n".join(rows).replace(b",", mark.encode()))
-    faults = Faults()
+    faults = RowFaults()
     assert everything(Source(source=str(path)), faults) == ["one", "four"]
     assert faults.counts["broken_records"] == 2
     assert [fault.split(": ")[0] for fault in faults.named] == [f"{path}, line 3", f"{path}, line 4"]
@@ -326,7 +326,7 @@ def test_broken_rows_of_parquet_and_datasets(at_home):
     # arrow does not look at the bytes
     text = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), array.buffers())
     pyarrow.parquet.write_table(pyarrow.table({"text": text}), at_home / "a.parquet", row_group_size=8)
-    faults = Faults()
+    faults = RowFaults()
     assert everything(Source(source="a.parquet"), faults) == ["good"] * 35
     assert faults.named[0].startswith("a.parquet, row 31: not UTF-8")
     with pytest.raises(UserError, match=r"a\.parquet, row 31: not UTF-8"):

@@ -10,7 +10,7 @@ from test_rows import everything
 from augment.text.cleaning import clean
 from pretrain.config.data import Source
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.sources.rows import Faults
+from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,7 +87,7 @@ def test_sources_are_joined_and_say_so(tmp_path, capsys, name):
     content = json.dumps({"text": text}) if name == "a.jsonl" else text
     path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
     for unwrapping in ("auto", True, False):
-        faults = Faults()
+        faults = RowFaults()
         documents = everything(Source(source=str(path), unwrap=unwrapping), faults)
         said = capsys.readouterr().err
         assert ("hard-wrapped" in said) == (unwrapping == "auto" and name != "a.jsonl")

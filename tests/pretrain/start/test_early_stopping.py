@@ -17,7 +17,7 @@ from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.run_folder import read_summary
 from pretrain.config.recipe import load_config
 from pretrain.export.folder import read_policy
-from pretrain.start.evaluation import Evaluation, sets_of
+from pretrain.start.evaluation import RunEvaluation, sets_of
 from pretrain.step.progress import Progress
 
 
@@ -157,7 +157,7 @@ def test_a_collapsed_encoder_has_no_score(sets, capsys, monkeypatch):
         raise CollapsedEncoder("all the same vector")
 
     config = load_config(None, {"evaluate.sets": listed(sets)})
-    evaluation = object.__new__(Evaluation)
+    evaluation = object.__new__(RunEvaluation)
     evaluation.embed = evaluation.embed_query = evaluation.embed_document = collapsed
     scores = {}
     for one in sets_of(config.evaluate):
@@ -172,7 +172,7 @@ def test_stsb_dev_is_to_the_last_bit_that_of_the_evaluation(tmp_path):
         return np.stack([np.random.default_rng(seed).normal(size=16) for seed in seeds]).astype(np.float32)
 
     (dev,) = sets_of(load_config(None, {"eval_data": str(write_layout(tmp_path))}).evaluate)
-    evaluation = object.__new__(Evaluation)
+    evaluation = object.__new__(RunEvaluation)
     evaluation.embed = evaluation.embed_query = evaluation.embed_document = embed
     expected = StsEvaluator(tmp_path).evaluate(embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
     assert evaluation._of_set(dev) == {"stsb-dev": expected}

@@ -107,7 +107,7 @@ def test_the_plain_command_runs_a_rank_a_core_and_learns_the_same(tiny_data, tmp
     more = {"model__dropout": 0, "model__attention_dropout": 0}
     output = finish([plain(command(tiny_data, tmp_path / "many", train__threads=None, **more))])
     ranks = max(n for n in range(1, usable_cores() + 1) if 4 % n == 0)
-    assert f"{ranks} x CPU, threads a rank: 1; " in output and "one rank a core" in output
+    assert f"{ranks} x CPU, threads per rank: 1; " in output and "one rank per core" in output
     finish(start(command(tiny_data, tmp_path / "one", **more)))
     many, one = curve(tmp_path / "many"), curve(tmp_path / "one")
     assert many.keys() == one.keys()

@@ -88,7 +88,7 @@ def test_twelve_seeds_are_told_apart_where_a_permutation_test_tells_them_apart()
         p_value = stats.permutation_test(
             (differences,), np.mean, permutation_type="samples", n_resamples=2000, rng=random
         ).pvalue
-        agree += interval(differences.mean(), paired_error(differences)).told == (p_value < 0.05)
+        agree += interval(differences.mean(), paired_error(differences)).differs == (p_value < 0.05)
     assert agree >= 56
 
 

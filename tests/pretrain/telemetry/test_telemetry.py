@@ -87,7 +87,7 @@ def test_eta_is_by_the_wall_clock_evaluations_included():
 
 def test_eta_counts_sequences_where_the_batch_grows():
     clock, sizes = Clock(), BatchSizes(full=8, lanes=2, start=2, growth_steps=3)
-    meter = Throughput(clock, work=sizes.before)
+    meter = Throughput(clock, work=sizes.total_before)
     meter.begin(0)
     for step, sequences in ((1, 2), (2, 4)):
         clock.now += sequences  # a second each

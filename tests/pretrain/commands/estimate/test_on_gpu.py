@@ -61,7 +61,7 @@ SPEEDS = [
     ("clear_base", {}, 512, {(128, 65_536): 524e3}),
     ("simcse_bert", {}, 21, {(64, 32_768): 170.6e3, (512, 32_768): 683e3, (8192, 65_536): 568e3}),
 ]
-"""Recipe, settings, mean tokens of a sequence, (sequences, micro_batch_tokens) -> tokens a second."""
+"""Recipe, settings, mean tokens of a sequence, (sequences, micro_batch_tokens) -> tokens per second."""
 
 
 @pytest.mark.full

@@ -136,7 +136,7 @@ def test_runs_side_by_side_share_the_cores_and_a_signal_saves_them_all(tiny_data
     assert process.returncode == 143 and said.count("waiting for the run to save") == 2, said
     assert [run.name.split("-")[1] for run in runs()] == ["seed1", "seed2"]  # no third was begun
     for run in runs():
-        assert "threads a rank: " in (run / "log.txt").read_text() and list(run.glob("checkpoints/step-*"))
+        assert "threads per rank: " in (run / "log.txt").read_text() and list(run.glob("checkpoints/step-*"))
     process = start(tmp_path, "--jobs", "2")
     said = process.communicate()[0]
     assert process.returncode == 0 and "ours, 3 of 3 seeds" in said and said.count(", from step") == 2, said
