@@ -219,3 +219,8 @@ def test_folders_are_small_and_give_no_prefix(package):
         names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
         assert len(names) <= MOST_MODULES, f"{folder} holds {len(names)} modules"
         assert not [name for name in names if name.startswith(folder.name)], folder
+
+
+def test_no_two_test_files_have_one_name():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(set(names)) == len(names), "pytest would import only the first"
