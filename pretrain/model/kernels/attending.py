@@ -7,94 +7,51 @@ tokens is one tile, which stays in registers from scores to output; a longer one
 [T, 3, heads, SIZE], its gradient, output and upstream gradient [T, heads, SIZE], keys int64[T] or None;
 products add up in float32, and softmax is float32.
 
-sequence: (heads, the program's head, the sequence's first token, its tokens); rows, columns: positions in it.
-SIZE: channels of a head. WINDOW: the largest distance that is seen; -1: any. RATE: of dropout. BLOCK:
-positions of a program; STEP: how many it meets at a time.
+SIZE: channels of a head; COLUMNS: that up to a power of 2 that products take. WINDOW: the largest distance
+that is seen; -1: any. RATE: of dropout. BLOCK: positions of a program; STEP: how many it meets at a time.
 """
 
 import triton
 import triton.language as tl
 
-from pretrain.model.kernels.programs import _kept
+from pretrain.model.kernels.programs import _kept, _read, _write
 
 
 @triton.jit
 def _slot(slots, first, heads, BLOCK: tl.constexpr):
-    """Return a program's sequence, and its rows of that."""
+    """Return a program's head, its sequence's first token and length, and its rows of the sequence."""
     slot = slots + 3 * (first + tl.program_id(0) // heads)
     rows = tl.load(slot + 2) + tl.arange(0, BLOCK)
-    return (heads, tl.program_id(0) % heads, tl.load(slot).to(tl.int64), tl.load(slot + 1)), rows
+    return tl.program_id(0) % heads, tl.load(slot).to(tl.int64), tl.load(slot + 1), rows
 
 
 @triton.jit
-def _places(tensor, part, PARTS: tl.constexpr, sequence, rows, SIZE: tl.constexpr):
-    """Return places in [T, PARTS, heads, SIZE] of one part and head [rows, channels], and which there are.
-
-    The channels go up to a power of 2 that products take.
-    """
-    heads, head, begin, length = sequence
-    COLUMNS: tl.constexpr = max(triton.next_power_of_2(SIZE), 16)
+def _places(
+    tokens, inside, part, PARTS: tl.constexpr, heads, head, SIZE: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Return offsets into [T, PARTS, heads, SIZE] of one part and head [tokens, COLUMNS], and which are."""
     columns = tl.arange(0, COLUMNS)
-    offsets = ((begin + rows) * PARTS * heads + head)[:, None] * SIZE + columns[None, :]
-    return tensor + part * heads * SIZE + offsets, (rows < length)[:, None] & (columns < SIZE)[None, :]
+    offsets = ((tokens * PARTS + part) * heads + head)[:, None] * SIZE + columns[None, :]
+    return offsets, inside[:, None] & (columns < SIZE)[None, :]
 
 
 @triton.jit
-def _tile(tensor, part, PARTS: tl.constexpr, sequence, rows, SIZE: tl.constexpr):
-    places, inside = _places(tensor, part, PARTS, sequence, rows, SIZE)
-    return tl.load(places, mask=inside, other=0.0)
-
-
-@triton.jit
-def _put(values, tensor, part, PARTS: tl.constexpr, sequence, rows, SIZE: tl.constexpr):
-    places, inside = _places(tensor, part, PARTS, sequence, rows, SIZE)
-    tl.store(places, values.to(tensor.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _numbers(sequence, rows):
-    """Return offsets into [T, heads] of a head's rows, and which there are."""
-    heads, head, begin, length = sequence
-    return (begin + rows) * heads + head, rows < length
-
-
-@triton.jit
-def _scores(q, k, sequence, rows, columns, scale, WINDOW: tl.constexpr):
-    """Return scores [rows, columns] in float32; what is not seen gets -1e30.
+def _scores(q, k, rows, columns, length, scale, WINDOW: tl.constexpr):
+    """Return scores [rows, columns] of positions in a sequence, in float32; what is not seen gets -1e30.
 
     That is finite: rows behind the sequence may see nothing, and must not become NaN.
     """
-    seen = (columns < sequence[3])[None, :]
+    seen = (columns < length)[None, :]
     if WINDOW >= 0:
         seen = seen & (tl.abs(rows[:, None] - columns[None, :]) <= WINDOW)
     return tl.where(seen, tl.dot(q, tl.trans(k), input_precision="tf32x3") * scale, -1e30)
 
 
 @triton.jit
-def _kept_pairs(keys, site, sequence, rows, columns, RATE: tl.constexpr):
-    """Return which probabilities are kept: query rows by key columns."""
-    _, head, begin, length = sequence
+def _kept_pairs(keys, begin, rows, columns, length, head, site, RATE: tl.constexpr):
+    """Return which probabilities of a sequence's head are kept: query rows by key columns."""
     key = tl.load(keys + begin + rows, mask=rows < length, other=0)
     return _kept(key[:, None], site, (head * 65536 + columns)[None, :], RATE)
-
-
-@triton.jit
-def _gradients(exact, v, upstream, along, keys, site, sequence, rows, columns, scale, RATE: tl.constexpr):
-    """Return the probabilities as used [queries, keys], and the gradient by scores, in the type of v.
-
-    exact: the probabilities before dropout. along: of the queries, upstream * output summed; None where all
-    keys of theirs are at hand, which give the same.
-    """
-    used = exact
-    of_exact = tl.dot(upstream, tl.trans(v), input_precision="tf32x3")
-    if keys is not None:
-        KEPT: tl.constexpr = 1.0 / (1.0 - RATE)
-        kept = _kept_pairs(keys, site, sequence, rows, columns, RATE)
-        used = tl.where(kept, exact * KEPT, 0.0)
-        of_exact = tl.where(kept, of_exact * KEPT, 0.0)
-    if along is None:
-        along = tl.sum(exact * of_exact, 1)
-    return used.to(v.dtype), (exact * (of_exact - along[:, None]) * scale).to(v.dtype)
 
 
 @triton.jit(do_not_specialize=["first", "site"])
@@ -111,19 +68,24 @@ def attention_forward(
     WINDOW: tl.constexpr,
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """Attend within a sequence of at most BLOCK tokens; `first`: the slot of the first programs."""
-    sequence, rows = _slot(slots, first, heads, BLOCK)
-    q = _tile(qkv, 0, 3, sequence, rows, SIZE)
-    k = _tile(qkv, 1, 3, sequence, rows, SIZE)
-    v = _tile(qkv, 2, 3, sequence, rows, SIZE)
-    scores = _scores(q, k, sequence, rows, rows, scale, WINDOW)
+    head, begin, length, rows = _slot(slots, first, heads, BLOCK)
+    tokens, inside = begin + rows, rows < length
+    places, inner = _places(tokens, inside, 0, 3, heads, head, SIZE, COLUMNS)
+    q = tl.load(qkv + places, mask=inner, other=0.0)
+    k = tl.load(qkv + places + heads * SIZE, mask=inner, other=0.0)
+    v = tl.load(qkv + places + 2 * heads * SIZE, mask=inner, other=0.0)
+    scores = _scores(q, k, rows, rows, length, scale, WINDOW)
     weights = tl.exp(scores - tl.max(scores, 1)[:, None])
     sums = tl.sum(weights, 1)
     if keys is not None:
-        weights = tl.where(_kept_pairs(keys, site, sequence, rows, rows, RATE), weights, 0.0)
+        kept = _kept_pairs(keys, begin, rows, rows, length, head, site, RATE)
+        weights = tl.where(kept, weights, 0.0)
     result = tl.dot(weights.to(v.dtype), v, input_precision="tf32x3") / (sums * (1.0 - RATE))[:, None]
-    _put(result, output, 0, 1, sequence, rows, SIZE)
+    places, inner = _places(tokens, inside, 0, 1, heads, head, SIZE, COLUMNS)
+    _write(output, places, result, inner)
 
 
 @triton.jit(do_not_specialize=["first", "site"])
@@ -141,23 +103,35 @@ def attention_backward(
     WINDOW: tl.constexpr,
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """Pull the gradient through `attention_forward`, whose probabilities are computed again."""
-    sequence, rows = _slot(slots, first, heads, BLOCK)
-    upstream = _tile(gradient, 0, 1, sequence, rows, SIZE)
-    q = _tile(qkv, 0, 3, sequence, rows, SIZE)
-    k = _tile(qkv, 1, 3, sequence, rows, SIZE)
-    v = _tile(qkv, 2, 3, sequence, rows, SIZE)
-    scores = _scores(q, k, sequence, rows, rows, scale, WINDOW)
+    head, begin, length, rows = _slot(slots, first, heads, BLOCK)
+    tokens, inside = begin + rows, rows < length
+    places, inner = _places(tokens, inside, 0, 1, heads, head, SIZE, COLUMNS)
+    upstream = tl.load(gradient + places, mask=inner, other=0.0)
+    places, inner = _places(tokens, inside, 0, 3, heads, head, SIZE, COLUMNS)
+    q = tl.load(qkv + places, mask=inner, other=0.0)
+    k = tl.load(qkv + places + heads * SIZE, mask=inner, other=0.0)
+    v = tl.load(qkv + places + 2 * heads * SIZE, mask=inner, other=0.0)
+    scores = _scores(q, k, rows, rows, length, scale, WINDOW)
     weights = tl.exp(scores - tl.max(scores, 1)[:, None])
     exact = weights * (1.0 / tl.sum(weights, 1))[:, None]
-    used, of_scores = _gradients(exact, v, upstream, None, keys, site, sequence, rows, rows, scale, RATE)
+    used = exact
+    of_exact = tl.dot(upstream, tl.trans(v), input_precision="tf32x3")
+    if keys is not None:
+        KEPT: tl.constexpr = 1.0 / (1.0 - RATE)
+        kept = _kept_pairs(keys, begin, rows, rows, length, head, site, RATE)
+        used = tl.where(kept, exact * KEPT, 0.0)
+        of_exact = tl.where(kept, of_exact * KEPT, 0.0)
     # rows behind the sequence add nothing below: their queries and upstream gradients are 0
-    of_v = tl.dot(tl.trans(used), upstream, input_precision="tf32x3")
-    _put(of_v, of_qkv, 2, 3, sequence, rows, SIZE)
-    _put(tl.dot(of_scores, k, input_precision="tf32x3"), of_qkv, 0, 3, sequence, rows, SIZE)
+    of_v = tl.dot(tl.trans(used.to(v.dtype)), upstream, input_precision="tf32x3")
+    _write(of_qkv, places + 2 * heads * SIZE, of_v, inner)
+    of_scores = exact * (of_exact - tl.sum(exact * of_exact, 1)[:, None]) * scale
+    of_scores = of_scores.to(q.dtype)
+    _write(of_qkv, places, tl.dot(of_scores, k, input_precision="tf32x3"), inner)
     of_k = tl.dot(tl.trans(of_scores), q, input_precision="tf32x3")
-    _put(of_k, of_qkv, 1, 3, sequence, rows, SIZE)
+    _write(of_qkv, places + heads * SIZE, of_k, inner)
 
 
 @triton.jit
@@ -183,34 +157,61 @@ def long_attention_forward(
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
     STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """Attend from BLOCK queries to their sequence.
 
     written: (output, logarithms of the softmax's sums, float32[T, heads]).
     """
     output, log_sums = written
-    sequence, rows = _slot(slots, 0, heads, BLOCK)
-    q = _tile(qkv, 0, 3, sequence, rows, SIZE)
+    head, begin, length, rows = _slot(slots, 0, heads, BLOCK)
+    inside = rows < length
+    places, inner = _places(begin + rows, inside, 0, 3, heads, head, SIZE, COLUMNS)
+    q = tl.load(qkv + places, mask=inner, other=0.0)
     largest = tl.full((BLOCK,), -1e30, tl.float32)
     sums = tl.zeros((BLOCK,), tl.float32)
-    result = tl.zeros(q.shape, tl.float32)
-    first, last = _span(tl.min(rows, 0), sequence[3], BLOCK, STEP, WINDOW)
+    result = tl.zeros((BLOCK, COLUMNS), tl.float32)
+    first, last = _span(tl.min(rows, 0), length, BLOCK, STEP, WINDOW)
     for start in range(first, last, STEP):
         columns = start + tl.arange(0, STEP)
-        k = _tile(qkv, 1, 3, sequence, columns, SIZE)
-        v = _tile(qkv, 2, 3, sequence, columns, SIZE)
-        scores = _scores(q, k, sequence, rows, columns, scale, WINDOW)
+        of_keys, seen = _places(begin + columns, columns < length, 1, 3, heads, head, SIZE, COLUMNS)
+        k = tl.load(qkv + of_keys, mask=seen, other=0.0)
+        v = tl.load(qkv + of_keys + heads * SIZE, mask=seen, other=0.0)
+        scores = _scores(q, k, rows, columns, length, scale, WINDOW)
         top = tl.maximum(largest, tl.max(scores, 1))
         weights = tl.exp(scores - top[:, None])
         shrunk = tl.exp(largest - top)
         sums = sums * shrunk + tl.sum(weights, 1)
         if keys is not None:
-            weights = tl.where(_kept_pairs(keys, site, sequence, rows, columns, RATE), weights, 0.0)
+            kept = _kept_pairs(keys, begin, rows, columns, length, head, site, RATE)
+            weights = tl.where(kept, weights, 0.0)
         result = result * shrunk[:, None] + tl.dot(weights.to(v.dtype), v)
         largest = top
-    _put(result / (sums * (1.0 - RATE))[:, None], output, 0, 1, sequence, rows, SIZE)
-    numbers, inside = _numbers(sequence, rows)
-    tl.store(log_sums + numbers, largest + tl.log(sums), mask=inside)
+    places, inner = _places(begin + rows, inside, 0, 1, heads, head, SIZE, COLUMNS)
+    _write(output, places, result / (sums * (1.0 - RATE))[:, None], inner)
+    tl.store(log_sums + (begin + rows) * heads + head, largest + tl.log(sums), mask=inside)
+
+
+@triton.jit
+def _pair_gradients(tensors, statistics, kept_by, where, scale, WINDOW: tl.constexpr, RATE: tl.constexpr):
+    """Return the probabilities as used [queries, keys], and the gradient by scores.
+
+    tensors: (q, k, v, upstream). statistics: of the queries, (log sums, upstream * output summed). kept_by:
+    (keys, site, head). where: (first token, length, queries' positions, keys' positions).
+    """
+    q, k, v, upstream = tensors
+    log_sums, along = statistics
+    keys, site, head = kept_by
+    begin, length, rows, columns = where
+    exact = tl.exp(_scores(q, k, rows, columns, length, scale, WINDOW) - log_sums[:, None])
+    used = exact
+    of_exact = tl.dot(upstream, tl.trans(v))
+    if keys is not None:
+        KEPT: tl.constexpr = 1.0 / (1.0 - RATE)
+        kept = _kept_pairs(keys, begin, rows, columns, length, head, site, RATE)
+        used = tl.where(kept, exact * KEPT, 0.0)
+        of_exact = tl.where(kept, of_exact * KEPT, 0.0)
+    return used.to(q.dtype), (exact * (of_exact - along[:, None]) * scale).to(q.dtype)
 
 
 @triton.jit(do_not_specialize=["site"])
@@ -228,32 +229,35 @@ def long_attention_of_queries(
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
     STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """Pull the gradient to BLOCK queries.
 
     read: (gradient, output, log sums, and what is written here: gradient * output summed, float32[T, heads]).
     """
     gradient, output, log_sums, along = read
-    sequence, rows = _slot(slots, 0, heads, BLOCK)
-    upstream = _tile(gradient, 0, 1, sequence, rows, SIZE)
-    attended = _tile(output, 0, 1, sequence, rows, SIZE)
-    product = tl.sum(upstream.to(tl.float32) * attended.to(tl.float32), 1)
-    numbers, inside = _numbers(sequence, rows)
-    tl.store(along + numbers, product, mask=inside)
-    sums = tl.load(log_sums + numbers, mask=inside, other=0.0)
-    q = _tile(qkv, 0, 3, sequence, rows, SIZE)
-    result = tl.zeros(q.shape, tl.float32)
-    first, last = _span(tl.min(rows, 0), sequence[3], BLOCK, STEP, WINDOW)
+    head, begin, length, rows = _slot(slots, 0, heads, BLOCK)
+    inside, tokens = rows < length, begin + rows
+    places, inner = _places(tokens, inside, 0, 1, heads, head, SIZE, COLUMNS)
+    upstream = tl.load(gradient + places, mask=inner, other=0.0)
+    product = tl.sum(upstream.to(tl.float32) * _read(output, places, inner), 1)
+    tl.store(along + tokens * heads + head, product, mask=inside)
+    statistics = tl.load(log_sums + tokens * heads + head, mask=inside, other=0.0), product
+    places, inner = _places(tokens, inside, 0, 3, heads, head, SIZE, COLUMNS)
+    q = tl.load(qkv + places, mask=inner, other=0.0)
+    result = tl.zeros((BLOCK, COLUMNS), tl.float32)
+    first, last = _span(tl.min(rows, 0), length, BLOCK, STEP, WINDOW)
     for start in range(first, last, STEP):
         columns = start + tl.arange(0, STEP)
-        k = _tile(qkv, 1, 3, sequence, columns, SIZE)
-        v = _tile(qkv, 2, 3, sequence, columns, SIZE)
-        exact = tl.exp(_scores(q, k, sequence, rows, columns, scale, WINDOW) - sums[:, None])
-        _, of_scores = _gradients(
-            exact, v, upstream, product, keys, site, sequence, rows, columns, scale, RATE
+        of_keys, seen = _places(begin + columns, columns < length, 1, 3, heads, head, SIZE, COLUMNS)
+        k = tl.load(qkv + of_keys, mask=seen, other=0.0)
+        v = tl.load(qkv + of_keys + heads * SIZE, mask=seen, other=0.0)
+        where = begin, length, rows, columns
+        _, of_scores = _pair_gradients(
+            (q, k, v, upstream), statistics, (keys, site, head), where, scale, WINDOW, RATE
         )
         result += tl.dot(of_scores, k)
-    _put(result, of_qkv, 0, 3, sequence, rows, SIZE)
+    _write(of_qkv, places, result, inner)
 
 
 @triton.jit(do_not_specialize=["site"])
@@ -271,28 +275,32 @@ def long_attention_of_keys(
     RATE: tl.constexpr,
     BLOCK: tl.constexpr,
     STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """Pull the gradient to BLOCK keys and their values; read: as `long_attention_of_queries` leaves it."""
     gradient, _, log_sums, along = read
-    sequence, columns = _slot(slots, 0, heads, BLOCK)
-    k = _tile(qkv, 1, 3, sequence, columns, SIZE)
-    v = _tile(qkv, 2, 3, sequence, columns, SIZE)
-    of_k = tl.zeros(k.shape, tl.float32)
-    of_v = tl.zeros(k.shape, tl.float32)
-    first, last = _span(tl.min(columns, 0), sequence[3], BLOCK, STEP, WINDOW)
+    head, begin, length, columns = _slot(slots, 0, heads, BLOCK)
+    places, inner = _places(begin + columns, columns < length, 1, 3, heads, head, SIZE, COLUMNS)
+    k = tl.load(qkv + places, mask=inner, other=0.0)
+    v = tl.load(qkv + places + heads * SIZE, mask=inner, other=0.0)
+    of_k = tl.zeros((BLOCK, COLUMNS), tl.float32)
+    of_v = tl.zeros((BLOCK, COLUMNS), tl.float32)
+    first, last = _span(tl.min(columns, 0), length, BLOCK, STEP, WINDOW)
     for start in range(first, last, STEP):
         rows = start + tl.arange(0, STEP)
-        upstream = _tile(gradient, 0, 1, sequence, rows, SIZE)
-        q = _tile(qkv, 0, 3, sequence, rows, SIZE)
+        inside, tokens = rows < length, begin + rows
+        of_rows, seen = _places(tokens, inside, 0, 1, heads, head, SIZE, COLUMNS)
+        upstream = tl.load(gradient + of_rows, mask=seen, other=0.0)
+        of_rows, seen = _places(tokens, inside, 0, 3, heads, head, SIZE, COLUMNS)
+        q = tl.load(qkv + of_rows, mask=seen, other=0.0)
         # without a query nothing is added, whatever its statistics are: q and its gradient are 0
-        numbers, inside = _numbers(sequence, rows)
-        sums = tl.load(log_sums + numbers, mask=inside, other=0.0)
-        product = tl.load(along + numbers, mask=inside, other=0.0)
-        exact = tl.exp(_scores(q, k, sequence, rows, columns, scale, WINDOW) - sums[:, None])
-        used, of_scores = _gradients(
-            exact, v, upstream, product, keys, site, sequence, rows, columns, scale, RATE
+        sums = tl.load(log_sums + tokens * heads + head, mask=inside, other=0.0)
+        product = tl.load(along + tokens * heads + head, mask=inside, other=0.0)
+        where = begin, length, rows, columns
+        used, of_scores = _pair_gradients(
+            (q, k, v, upstream), (sums, product), (keys, site, head), where, scale, WINDOW, RATE
         )
         of_v += tl.dot(tl.trans(used), upstream)
         of_k += tl.dot(tl.trans(of_scores), q)
-    _put(of_k, of_qkv, 1, 3, sequence, columns, SIZE)
-    _put(of_v, of_qkv, 2, 3, sequence, columns, SIZE)
+    _write(of_qkv, places, of_k, inner)
+    _write(of_qkv, places + heads * SIZE, of_v, inner)

@@ -343,13 +343,13 @@ def _attend_long(name: str, how: _Attends, qkv: Tensor, *more: Any) -> None:
     grid = (len(how.layout.slots) * heads,)
     arguments = (qkv, how.layout.slots, keys, *more, heads, how.scale, site)
     window = -1 if how.half_window is None else how.half_window
-    constants = {"SIZE": size, "WINDOW": window, "RATE": how.drops.rate}
+    constants = {"SIZE": size, "WINDOW": window, "RATE": how.drops.rate, "COLUMNS": _columns(size)}
     _launch(name, grid, *arguments, **constants, BLOCK=BUCKETS[-1], STEP=_STEP, warps=_LONG_WARPS)
 
 
 def _attend(name: str, how: _Attends, read: tuple[Tensor, ...], written: Tensor) -> Tensor:
     first, (heads, size), (keys, site) = 0, written.shape[-2:], how.drops.place
-    constants = {"SIZE": size, "RATE": how.drops.rate}
+    constants = {"SIZE": size, "RATE": how.drops.rate, "COLUMNS": _columns(size)}
     for most, count in how.layout.buckets:
         # ModernBERT's window leaves out something of the longest ones only
         window = -1 if how.half_window is None or most <= how.half_window + 1 else how.half_window

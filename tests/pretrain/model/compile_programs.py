@@ -31,7 +31,7 @@ TUPLES = {
     "read": ("gradient", "output", "log_sums", "along"),
 }
 CONSTANTS = {"RATE": 0.1, "BLOCK": 1024, "HALF": 32, "SIGN": -1, "IGNORED": -1}
-CONSTANTS |= {"SIZE": 32, "WINDOW": 8, "STEP": 16}
+CONSTANTS |= {"SIZE": 32, "COLUMNS": 32, "WINDOW": 8, "STEP": 16}
 
 
 def type_of(name: str, activation: str, stream: str, flag: bool) -> str:
