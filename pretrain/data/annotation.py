@@ -46,16 +46,13 @@ class Annotation:
     heads until a root comes, and look words up in tables, without a check of their own.
     """
 
-    __slots__ = (
-        "_bounds", "_columns", "_compiled", "_language", "_lemmas", "_pos", "_relations", "_tags",
-        "_text_ends", "_texts",
-    )  # fmt: skip
+    __slots__ = "_compiled", "_given", "_text_ends", "_texts"
 
     def __init__(self, members: dict[str, bytes], language: str):
-        self._texts, self._language = members["texts.utf8"], language
+        texts = members["texts.utf8"]
         # As `array`, whose items are looked up in half the time of numpy's and take no more memory.
-        self._text_ends = array("q", [0, *np.frombuffer(members["text_ends.u32"], "<u4").tolist()])
-        self._bounds = array("q", offsets_of(np.frombuffer(members["words.u16"], "<u2")).tobytes())
+        text_ends = array("q", [0, *np.frombuffer(members["text_ends.u32"], "<u4").tolist()])
+        bounds = array("q", offsets_of(np.frombuffer(members["words.u16"], "<u2")).tobytes())
         codes = _WORD_ARRAYS.items()
         arrays = [np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in codes]
         try:
@@ -63,36 +60,30 @@ class Annotation:
         except ValidationError as error:
             fault = error.errors()[0]
             raise ValueError(f"tables.json: {'.'.join(map(str, fault['loc']))} {fault['msg']}") from None
-        self._tags, self._pos = [tag for tag, _ in tables.tags], [pos for _, pos in tables.tags]
-        self._relations, self._lemmas = tables.relations, ["", *tables.lemmas]
-        whole = len(self._bounds) == len(self._text_ends) and self._text_ends[-1] == len(self._texts)
-        if not whole or any(len(array) != self._bounds[-1] for array in arrays):
+        tags, parts_of_speech = [tag for tag, _ in tables.tags], [pos for _, pos in tables.tags]
+        lemmas = ["", *tables.lemmas]
+        whole = len(bounds) == len(text_ends) and text_ends[-1] == len(texts)
+        if not whole or any(len(array) != bounds[-1] for array in arrays):
             raise ValueError("texts and words of the annotation do not belong together")
-        self._columns = np.stack(arrays).astype("u2")  # one slice, one conversion for all that a sentence has
+        columns = np.stack(arrays).astype("u2")  # one slice, one conversion for all that a sentence has
         sizes = {
-            "word_tags": len(self._tags),
-            "word_lemmas": len(self._lemmas),
-            "word_relations": len(self._relations),
+            "word_tags": len(tags),
+            "word_lemmas": len(lemmas),
+            "word_relations": len(tables.relations),
         }
-        characters = _characters(self._texts, np.array(self._text_ends))
-        _check_words(characters, np.array(self._bounds), arrays, sizes)
-        self._compile()
+        _check_words(_characters(texts, np.array(text_ends)), np.array(bounds), arrays, sizes)
+        names = map(tuple, (tags, parts_of_speech, tables.relations, lemmas))
+        self.__setstate__((texts, text_ends, bounds, columns, *names, language))
 
     def __len__(self) -> int:
         return len(self._text_ends) - 1
 
-    def _compile(self) -> None:
-        tables = map(tuple, (self._tags, self._pos, self._relations, self._lemmas))
-        columns = (self._texts, self._text_ends, self._bounds, self._columns)
-        self._compiled = native.Columns(ParsedSentence, *columns, *tables, self._language)
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._given
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__ if name != "_compiled"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-        self._compile()
+    def __setstate__(self, given: tuple[Any, ...]) -> None:
+        self._given, self._compiled = given, native.Columns(ParsedSentence, *given)
+        self._texts, self._text_ends, *_ = given
 
     def text(self, row: int) -> str:
         return self._texts[self._text_ends[row] : self._text_ends[row + 1]].decode()

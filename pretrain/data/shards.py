@@ -234,6 +234,7 @@ class MixedShardReader(ShardReader):
 
     def __init__(self, parts: Sequence[ShardReader], weights: Sequence[float]) -> None:
         first, *others = self._parts = list(parts)
+        self._open = {}  # the files are the parts'
         for other in others:
             if other.tokenizer_hash != first.tokenizer_hash:
                 raise UserError(f"{other.folder}: prepare it with --tokenizer {first.tokenizer_path}")
@@ -283,9 +284,3 @@ class MixedShardReader(ShardReader):
     def close(self) -> None:
         for part in self._parts:
             part.close()
-
-    def __getstate__(self) -> dict:
-        return dict(self.__dict__)  # its parts open their own files
-
-    def __del__(self) -> None:
-        """Leave the files to the parts."""

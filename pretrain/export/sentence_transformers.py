@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers.utils import cached_file
 
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, write_durably
 from pretrain.data.tokenizer import prompt_tokens
-from pretrain.model.heads import ACTIVATIONS, ProjectionHead
+from pretrain.model.heads import ProjectionHead
 from pretrain.model.pooling import SECOND_STATE, check_pooling
 
 if TYPE_CHECKING:
@@ -215,15 +216,14 @@ def _read_dense(source: str, path: str) -> ProjectionHead | None:
             "are not read: clearly convert FOLDER"
         )
     kind = settings["activation_function"].rpartition(".")[2].lower()
-    names: dict[str, str | None] = {"identity": None, **{name: name for name in ACTIVATIONS}}
+    activations = {"identity": nn.Identity, "relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
     ends = {settings.get(f"module_{end}_name") for end in ("input", "output")}
-    if kind not in names or settings.get("use_residual") or not ends <= {None, "sentence_embedding"}:
+    if kind not in activations or settings.get("use_residual") or not ends <= {None, "sentence_embedding"}:
         return None
-    width, out, bias = settings["in_features"], settings["out_features"], settings.get("bias", True)
-    head = ProjectionHead(width, width, out, layers=1, bias=bias, output_activation=names[kind])
+    linear = nn.Linear(settings["in_features"], settings["out_features"], bias=settings.get("bias", True))
     tensors = {key.removeprefix("linear."): tensor for key, tensor in load_file(weights).items()}
-    head.layers[0].load_state_dict(tensors)
-    return head.eval()
+    linear.load_state_dict(tensors)
+    return ProjectionHead(linear, activations[kind]()).eval()
 
 
 def _read_layer_weights(source: str, path: str) -> str:

@@ -1,65 +1,35 @@
 """Heads on sentence vectors, trained beside the encoder in float32; an export keeps at most one."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm as normalise
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
-
 Statistics = tuple[tuple[Tensor, Tensor], ...]
 """Mean and biased variance, each [width], of every batch norm of a head, in order."""
 
 
 class ProjectionHead(nn.Module):
-    """The projection g before the contrastive loss (Chen et al. 2020, "SimCLR", section 2.1).
+    """A head g before a loss, of layers one after the other; batch norms are `WholeBatchNorm`.
 
-    `layers` linear maps with ReLU between each two: in -> hidden -> ... -> out. With `batch_norm`,
-    hidden layers are batch-normalised before their activation. It sees the vectors of the whole global batch,
-    so batch statistics need no exchange between ranks.
+    It sees the vectors of the whole global batch, so batch statistics need no exchange between ranks. It
+    computes in its parameters' dtype (float32 unless converted), also under autocast: similarities divided by
+    a temperature of 0.1 or less do not survive bfloat16's three digits.
 
-    It computes in its parameters' dtype (float32 unless converted), also under autocast: similarities divided
-    by a temperature of 0.1 or less do not survive bfloat16's three digits.
+    initializer_range: standard deviation of the weights of linear maps, normal with mean 0, biases 0, as in
+        BERT (0.02 there); None for torch's own: uniform within 1 / sqrt(in).
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        out_features: int,
-        layers: int = 2,
-        batch_norm: bool = False,
-        *,
-        bias: bool = True,
-        output_activation: str | None = None,
-        output_batch_norm: bool = False,
-        initializer_range: float | None = None,
-    ):
-        """
-        Args:
-            bias: whether linear maps have one.
-            output_activation: activation after the last map, of `ACTIVATIONS`; None for none.
-            output_batch_norm: batch norm without weight and bias after the last map.
-            initializer_range: standard deviation of the weights, normal with mean 0, biases 0, as in BERT
-                (0.02 there); None for torch's own: uniform within 1 / sqrt(in).
-        """
+    def __init__(self, *layers: nn.Module, initializer_range: float | None = None):
         super().__init__()
-        widths = [in_features] + [hidden_features] * (layers - 1) + [out_features]
-        modules: list[nn.Module] = []
-        for index, (width, following) in enumerate(pairwise(widths)):
-            modules.append(nn.Linear(width, following, bias=bias))
-            if index < layers - 1:
-                if batch_norm:
-                    modules.append(WholeBatchNorm(following))
-                modules.append(nn.ReLU())
-        if output_batch_norm:
-            modules.append(WholeBatchNorm(out_features, affine=False))
-        if output_activation is not None:
-            modules.append(ACTIVATIONS[output_activation]())
-        self.layers = nn.Sequential(*modules)
-        if initializer_range is not None:
-            initialize(self, initializer_range)
+        self.layers = nn.Sequential(*layers)
+        for part in layers if initializer_range is not None else ():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, 0.0, initializer_range)
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
 
     def forward(self, vectors: Tensor, statistics: Statistics | None = None) -> Tensor:
         """Map vectors [N, in] of any floating dtype to [N, out] in the head's dtype.
@@ -100,11 +70,21 @@ class WholeBatchNorm(nn.BatchNorm1d):
         return normalise(vectors, *statistics, self.weight, self.bias, training=False, eps=self.eps)
 
 
+def simclr_head(widths: Sequence[int], batch_norm: bool = False) -> ProjectionHead:
+    """Build linear maps between neighbouring widths with ReLU between each two (SimCLR, section 2.1).
+
+    batch_norm: whether hidden layers are batch-normalised before their activation (Chen et al. 2020).
+    """
+    first, *maps = pairwise(widths)
+    layers: list[nn.Module] = [nn.Linear(*first)]
+    for width, following in maps:
+        layers += [*([WholeBatchNorm(width)] if batch_norm else []), nn.ReLU(), nn.Linear(width, following)]
+    return ProjectionHead(*layers)
+
+
 def simcse_head(size: int, initializer_range: float | None = 0.02) -> ProjectionHead:
     """Build Linear(d, d), tanh: SimCSE's "MLP pooler" (Gao et al. 2021), new, with BERT's initialisation."""
-    return ProjectionHead(
-        size, size, size, layers=1, output_activation="tanh", initializer_range=initializer_range
-    )
+    return ProjectionHead(nn.Linear(size, size), nn.Tanh(), initializer_range=initializer_range)
 
 
 def is_simcse_head(head: nn.Module) -> bool:
@@ -120,7 +100,8 @@ def vascl_head(size: int, out_features: int = 128, initializer_range: float | No
 
     The code leaves initialisation to transformers, which draws weights missing from a checkpoint as in BERT.
     """
-    return ProjectionHead(size, size, out_features, bias=False, initializer_range=initializer_range)
+    maps = nn.Linear(size, size, bias=False), nn.Linear(size, out_features, bias=False)
+    return ProjectionHead(maps[0], nn.ReLU(), maps[1], initializer_range=initializer_range)
 
 
 def batch_norm_head(size: int, initializer_range: float | None = 0.02) -> ProjectionHead:
@@ -130,21 +111,10 @@ def batch_norm_head(size: int, initializer_range: float | None = 0.02) -> Projec
     torch's own initialisation (`initializer_range=None`).
     """
     return ProjectionHead(
-        size,
-        2 * size,
-        size,
-        batch_norm=True,
-        bias=False,
-        output_batch_norm=True,
+        nn.Linear(size, 2 * size, bias=False),
+        WholeBatchNorm(2 * size),
+        nn.ReLU(),
+        nn.Linear(2 * size, size, bias=False),
+        WholeBatchNorm(size, affine=False),
         initializer_range=initializer_range,
     )
-
-
-@torch.no_grad()
-def initialize(module: nn.Module, initializer_range: float) -> None:
-    """Draw the weights of all linear maps from normal(0, initializer_range), biases 0, as BERT's are made."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            part.weight.normal_(0.0, initializer_range)
-            if part.bias is not None:
-                part.bias.zero_()

@@ -30,7 +30,7 @@ from pretrain.model.architectures import family_of
 from pretrain.model.attention import PackedLayout, attend, takes_flash
 from pretrain.model.kernels import fused
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
-from pretrain.model.kernels.plain import Norm
+from pretrain.model.kernels.plain import How, Norm
 
 Copies = dict[tuple[object, ...], Tensor]
 """Working copies of weights, by the parameters that they are made of and their type."""
@@ -244,8 +244,8 @@ class PostNormLayer(GradientCheckpointingLayer):
     ) -> tuple[Tensor, Tensor]:
         """norm(hidden + dropout(x outwards)), in the residual's type and in the working type."""
         x = run.product(x, outwards, bias=False)
-        bias = _wide(outwards.bias)
-        return run.kernels.residual_norm(x, bias, hidden, _norm_of(norm), dropout, run.dtype, True)
+        bias, how = _wide(outwards.bias), How(dropout, run.dtype, post=True)
+        return run.kernels.residual_norm(x, bias, hidden, _norm_of(norm), how)
 
 
 class PreNormLayer(GradientCheckpointingLayer):
@@ -290,7 +290,8 @@ class PreNormLayer(GradientCheckpointingLayer):
         """(hidden + dropout(added), its norm); the first layer adds nothing and has no norm."""
         if added is None:
             return hidden, norm(hidden)
-        return run.kernels.residual_norm(added, None, hidden, _norm_of(norm), dropout, run.dtype, False)
+        how = How(dropout, run.dtype, post=False)
+        return run.kernels.residual_norm(added, None, hidden, _norm_of(norm), how)
 
 
 def rotations(library: nn.Module, hidden: Tensor, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from pretrain.config.run import Config
 from pretrain.config.terms import FalseNegativesConfig
 from pretrain.data.batch import NEGATIVE, column_of
+from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.exclusions import Exclusions, Guide
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import ProjectionHead
@@ -296,23 +297,14 @@ class Objective(nn.Module):
         return {}
 
     def sequence_loss(
-        self,
-        encoder: SentenceEncoder,
-        role: str,
-        ids: Tensor,
-        lengths: Tensor,
-        condition: Tensor | None,
-        keys: np.ndarray,
-        seed: int,
+        self, encoder: SentenceEncoder, role: str, row: MicroBatch, condition: Tensor | None
     ) -> Tensor:
-        """Sum the loss `sequence_term` over the sequences of a packed row.
+        """Sum the loss `sequence_term` over the n sequences of a packed row.
 
-        ids: int64[T]. lengths: int64[n], on the CPU.
+        Hand the row's keys to the encoder, whose dropout goes by them; `derive` others for a second pass with
+        other dropout. Seed torch again by the row's seed for a second pass with the same draws.
+
         condition: [n, c], the sequences' rows of `conditions()[role]`, or None.
-        keys: uint64[n], for draws that depend on the sequence and step alone (`augment.core.keys`): hand them
-            to the encoder, whose dropout goes by them; `derive` others for a second pass with other dropout.
-        seed: of torch's random state in which the micro-batch runs; seed it again for a second pass with the
-            same draws.
         """
         raise NotImplementedError
 

@@ -6,7 +6,7 @@ from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
 from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder
-from pretrain.model.heads import ProjectionHead
+from pretrain.model.heads import simclr_head
 from pretrain.objectives.base import BatchContext, Objective, Views
 
 
@@ -23,13 +23,9 @@ class Clear(Objective):
         self.full_weights = {"contrastive": self.settings.weight}
         self.projection: nn.Module = nn.Identity()
         if settings.projection_layers:
-            self.projection = ProjectionHead(
-                encoder.hidden_size,
-                settings.projection_hidden or encoder.hidden_size,
-                settings.projection_size,
-                layers=settings.projection_layers,
-                batch_norm=settings.projection_batch_norm,
-            )
+            size, hidden = encoder.hidden_size, settings.projection_hidden or encoder.hidden_size
+            widths = [size, *[hidden] * (settings.projection_layers - 1), settings.projection_size]
+            self.projection = simclr_head(widths, settings.projection_batch_norm)
 
     def negatives(self, batch: int) -> int:
         return 2 * batch - 2

@@ -10,6 +10,7 @@ from augment.core.keys import derive, token_bits, uniform
 from pretrain.common.errors import UserError
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
+from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder, load_encoder
@@ -84,26 +85,19 @@ class Diffcse(Objective):
         return {"anchor": z[0], "positive": z[1]}
 
     def sequence_loss(
-        self,
-        encoder: SentenceEncoder | None,
-        role: str,
-        ids: Tensor,
-        lengths: Tensor,
-        condition: Tensor | None,
-        keys: np.ndarray,
-        seed: int,
+        self, encoder: SentenceEncoder | None, role: str, row: MicroBatch, condition: Tensor | None
     ) -> Tensor:
-        assert condition is not None  # `conditions` gives one for each role
-        edited = self.edit(ids, lengths, keys)
-        (first,) = send([lengths.cumsum(0) - lengths], ids.device)
+        assert condition is not None and row.keys is not None  # `conditions` gives one for each role
+        edited = self.edit(row.ids, row.lengths, row.keys)
+        (first,) = send([row.lengths.cumsum(0) - row.lengths], row.ids.device)
         hidden = self.discriminator.states(
             edited,
-            lengths,
+            row.lengths,
             None,
             edit=lambda words: words.index_copy(0, first, condition.to(words.dtype)),
-            keys=keys,
+            keys=row.keys,
         ).last
-        logits, replaced = self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids
+        logits, replaced = self.replaced(hidden.to(self.replaced.weight.dtype)), edited != row.ids
         if self.probe is not None:
             right = (logits[:, 1] > logits[:, 0]) == replaced
             tokens = torch.ones_like(replaced).sum()
@@ -123,9 +117,9 @@ class Diffcse(Objective):
         if not self.sequence_roles:
             return super().touch_unused_heads(device)
         nothing = torch.zeros(0, dtype=torch.long, device=device)
-        lengths, keys = torch.zeros(0, dtype=torch.long), np.zeros(0, np.uint64)
+        row = MicroBatch(nothing, nothing.cpu(), nothing, keys=np.zeros(0, np.uint64))
         condition = torch.zeros(0, self.replaced.in_features, device=device)
-        return self.sequence_loss(None, "anchor", nothing, lengths, condition, keys, 0) * 0.0
+        return self.sequence_loss(None, "anchor", row, condition) * 0.0
 
     @torch.no_grad()
     def edit(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:

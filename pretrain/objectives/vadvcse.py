@@ -24,6 +24,7 @@ from augment.core.keys import token_bits
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.config.terms import AdversarialReading
+from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.exclusions import Exclusions
 from pretrain.losses.vectors import unit_vectors
@@ -74,16 +75,10 @@ class Vadvcse(Objective):
         return {}
 
     def sequence_loss(
-        self,
-        encoder: SentenceEncoder,
-        role: str,
-        ids: Tensor,
-        lengths: Tensor,
-        condition: Tensor | None,
-        keys: np.ndarray,
-        seed: int,
+        self, encoder: SentenceEncoder, role: str, row: MicroBatch, condition: Tensor | None
     ) -> Tensor:
-        settings, reading = self.settings, self.reading
+        settings, reading, lengths = self.settings, self.reading, row.lengths
+        assert row.keys is not None and row.seed is not None  # a view's rows have both
         embedded: list[Tensor] = []
 
         def output(noise: Tensor | None, learned: bool = False) -> Tensor:
@@ -93,8 +88,8 @@ class Vadvcse(Objective):
                 embedded.append(words.detach())
                 return words
 
-            torch.manual_seed(seed)
-            vectors = encoder.embed(ids, lengths, edit=edit, keys=keys)
+            torch.manual_seed(row.seed)
+            vectors = encoder.embed(row.ids, lengths, edit=edit, keys=row.keys)
             if learned and self.probe is not None:
                 self.probe.watch(vectors)
             return self.head(vectors, self._statistics) if settings.distribution == "projection" else vectors
@@ -107,7 +102,7 @@ class Vadvcse(Objective):
         radius = None
         if reading.radius is not None:
             radius = reading.radius * sizes(embedded[0], lengths, reading.norm)
-        start = sequence_noise(keys, lengths, encoder.hidden_size, ids.device).to(clean.dtype)
+        start = sequence_noise(row.keys, lengths, encoder.hidden_size, row.ids.device).to(clean.dtype)
         noise = adversarial_noise(
             lambda r: moved(r, clean.detach()), start, lengths, reading, steps=settings.steps, radius=radius
         )

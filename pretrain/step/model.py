@@ -119,9 +119,8 @@ class SentenceModel(nn.Module):
         condition: [n, c], what the sequences' losses are conditioned on, or None.
         """
         term = self.objective.terms[name]
-        assert row.keys is not None and row.seed is not None  # the loss draws; a view's rows have both
         with self.autocast(row):
-            return term.sequence_loss(self.encoder, role, row.ids, row.lengths, condition, row.keys, row.seed)
+            return term.sequence_loss(self.encoder, role, row, condition)
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """Compute the sentence-level losses, by name, of the whole global batch's vectors."""

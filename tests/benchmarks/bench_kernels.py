@@ -31,7 +31,7 @@ from torch.nn import functional
 from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import native
 from pretrain.model.kernels.dropout import Dropout
-from pretrain.model.kernels.plain import Norm
+from pretrain.model.kernels.plain import How, Norm
 
 SHAPES = ((4358, 256, 1024, 4), (8192, 768, 3072, 12))
 """(tokens, hidden size, size within the MLP, heads)."""
@@ -179,7 +179,7 @@ def cases(tokens: int, hidden: int, inner: int, heads: int, dtype: torch.dtype, 
             step(torch_add_norm, x, bias, residual, weight, norm_bias),
             step(
                 lambda x, b, r, w, nb: native.residual_norm(
-                    x, b, r, Norm(w, nb, 1e-5), dropout, dtype, False
+                    x, b, r, Norm(w, nb, 1e-5), How(dropout, dtype, False)
                 )[1],
                 x,
                 bias,

@@ -19,7 +19,7 @@ from pretrain.model.attention import PackedLayout, attend
 from pretrain.model.kernels import dropout as hashing
 from pretrain.model.kernels import fused, plain
 from pretrain.model.kernels.dropout import Dropout, site_of
-from pretrain.model.kernels.plain import Norm
+from pretrain.model.kernels.plain import How, Norm
 
 if TYPE_CHECKING:
     from gpu_accept import Accept
@@ -151,7 +151,7 @@ def connects(accept: Accept, rows: int) -> Iterator[Timed]:
     norm, dropout = Norm(weight, shift, 1e-12), hash_dropout(rows, device)
 
     def connect() -> tuple[Tensor, Tensor]:
-        return kernels.residual_norm(x, bias, residual, norm, dropout, torch.bfloat16, True)
+        return kernels.residual_norm(x, bias, residual, norm, How(dropout, torch.bfloat16, True))
 
     yield "connect", connect, 16 * x.numel()
     outputs, leaves = connect(), (x, bias, residual, weight, shift)

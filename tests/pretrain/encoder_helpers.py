@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from pretrain.model.encoder import SentenceEncoder, build_encoder
-from pretrain.model.kernels.plain import Norm
+from pretrain.model.kernels.plain import How, Norm
 
 MAX_POSITIONS = 40
 SIZES = {
@@ -61,4 +61,4 @@ def add_norm(kernels, x, bias, residual, weight, norm_bias, eps, dropout):
     """The sum of a residual norm, and its layer norm, both in the residual's type."""
     dtype = x.dtype if residual is None else residual.dtype
     norm = Norm(weight, norm_bias, eps)
-    return kernels.residual_norm(x, bias, residual, norm, dropout, dtype, post=False)
+    return kernels.residual_norm(x, bias, residual, norm, How(dropout, dtype, post=False))

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from pretrain.model.attention import BUCKETS, HALF, PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout
-from pretrain.model.kernels.plain import Norm
+from pretrain.model.kernels.plain import How, Norm
 
 PROGRAMS = (512, 2112)
 """Fewest and most programs of a backward that adds up rows; on any GPU the same, and so are the sums. The
@@ -48,26 +48,19 @@ def available() -> bool:
 
 
 def residual_norm(
-    x: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    norm: Norm,
-    dropout: Dropout | None,
-    dtype: torch.dtype,
-    post: bool,
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, norm: Norm, how: How
 ) -> tuple[Tensor, Tensor]:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
-        return plain.residual_norm(x, bias, residual, norm, dropout, dtype, post)
+        return plain.residual_norm(x, bias, residual, norm, how)
     differentiable = torch.is_grad_enabled()  # of the caller: within `apply` it is off
-    how = _How(norm.eps, dropout, dtype, post, differentiable)
-    return _Norm.apply(x, bias, residual, norm.weight, norm.bias, how)
+    return _Norm.apply(x, bias, residual, norm.weight, norm.bias, norm.eps, how, differentiable)
 
 
 def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:
     if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
         return plain.norm_dropout(x, norm, dropout)
-    how = _How(norm.eps, dropout, x.dtype, post=True, differentiable=False, behind=True)
-    return _Norm.apply(x, None, None, norm.weight, norm.bias, how)[0]
+    how = How(dropout, x.dtype, post=True, behind=True)
+    return _Norm.apply(x, None, None, norm.weight, norm.bias, norm.eps, how, False)[0]
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -160,21 +153,9 @@ def _drops(dropout: Dropout | None) -> _Drops:
     return _Drops((dropout.keys, dropout.site), dropout.rate)
 
 
-class _How(NamedTuple):
-    """What a norm does: as the arguments of `residual_norm`.
-
-    differentiable: whether a backward may follow. behind: the dropout is that of the norm's result.
-    """
-
-    eps: float
-    dropout: Dropout | None
-    dtype: torch.dtype
-    post: bool
-    differentiable: bool
-    behind: bool = False
-
-
 class _Norm(torch.autograd.Function):
+    """differentiable: whether a backward may follow that needs the sum."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -183,19 +164,21 @@ class _Norm(torch.autograd.Function):
         residual: Tensor | None,
         weight: Tensor,
         norm_bias: Tensor | None,
-        how: _How,
+        eps: float,
+        how: How,
+        differentiable: bool,
     ) -> tuple[Tensor, Tensor]:
         x, (rows, width) = x.contiguous(), x.shape
         residual = None if residual is None else residual.contiguous()
         like, drops = x if residual is None else residual, _drops(how.dropout)
         # the sum if it goes on, or is kept for a backward (x is the sum of itself alone); its norm in the
         # residual's type if that goes on, and in the working type if that is another
-        added = torch.empty_like(like) if not how.behind and (how.differentiable or not how.post) else None
+        added = torch.empty_like(like) if not how.behind and (differentiable or not how.post) else None
         normed = torch.empty_like(like) if how.post else None
         apart = not how.post or like.dtype != how.dtype
         working = torch.empty_like(like, dtype=how.dtype) if apart else None
         statistics = x.new_empty((rows, 2), dtype=torch.float32)  # means and deviations
-        tensors = (bias, residual), (weight, norm_bias, how.eps), drops.place
+        tensors = (bias, residual), (weight, norm_bias, eps), drops.place
         outputs = (added, normed, working, statistics)
         constants: dict[str, Any] = {"RATE": drops.rate, "BEHIND": how.behind, **_block(width)}
         _launch("norm_forward", (rows,), x, *tensors, outputs, width, **constants)
@@ -233,7 +216,7 @@ class _Norm(torch.autograd.Function):
             of_residual if has_residual else None,
             of_weight,
             of_norm_bias if has_norm_bias else None,
-            None,
+            *(None, None, None),
         )
 
 

@@ -16,7 +16,7 @@ import ctypes
 import importlib.util
 import os
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout, apply
-from pretrain.model.kernels.plain import Norm
+from pretrain.model.kernels.plain import How, Norm
 
 VARIABLE = "CLEAR_KERNELS"  # plain turns them off, to compare; native: an error without them
 _INTERFACE = 3  # of the sources in native: a library compiled from other sources is not used
@@ -104,29 +104,22 @@ DTYPES = tuple(_TYPES)
 
 
 def residual_norm(
-    x: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    norm: Norm,
-    dropout: Dropout | None,
-    dtype: torch.dtype,
-    post: bool,
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, norm: Norm, how: How
 ) -> tuple[Tensor, Tensor]:
     kind = _TYPES.get(x.dtype)
     if residual is not None and residual.dtype != x.dtype:
         kind = _MIXED if (x.dtype, residual.dtype) == (torch.bfloat16, torch.float32) else None
     if kind is None or not _takes(x, bias, norm.weight, norm.bias):
-        return plain.residual_norm(x, bias, residual, norm, dropout, dtype, post)
-    how = _NativeHow(norm.eps, dropout, kind)
-    added, normed = _AddNorm.apply(x, bias, residual, norm.weight, norm.bias, how)
-    return normed if post else added, normed.to(dtype)
+        return plain.residual_norm(x, bias, residual, norm, how)
+    added, normed = _AddNorm.apply(x, bias, residual, norm.weight, norm.bias, norm.eps, how, kind)
+    return normed if how.post else added, normed.to(how.dtype)
 
 
 def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:
     if not _takes(x, norm.weight, norm.bias):
         return plain.norm_dropout(x, norm, dropout)
-    how = _NativeHow(norm.eps, dropout, _TYPES[x.dtype], behind=True)
-    return _AddNorm.apply(x, None, None, norm.weight, norm.bias, how)[1]
+    how = How(dropout, x.dtype, post=True, behind=True)
+    return _AddNorm.apply(x, None, None, norm.weight, norm.bias, norm.eps, how, _TYPES[x.dtype])[1]
 
 
 def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -152,15 +145,6 @@ def attention(
     return _NativeAttention.apply(qkv, layout, scale, half_window, dropout)
 
 
-class _NativeHow(NamedTuple):
-    """eps: of the norm. kind: of the types. behind: the dropout is that of the norm's result."""
-
-    eps: float
-    dropout: Dropout | None
-    kind: str
-    behind: bool = False
-
-
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -170,7 +154,9 @@ class _AddNorm(torch.autograd.Function):
         residual: Tensor | None,
         weight: Tensor,
         norm_bias: Tensor | None,
-        how: _NativeHow,
+        eps: float,
+        how: How,
+        kind: str,
     ) -> tuple[Tensor | None, Tensor]:
         x = x.contiguous()
         residual = _contiguous(residual)
@@ -179,9 +165,9 @@ class _AddNorm(torch.autograd.Function):
         statistics = x.new_empty((len(x), 2), dtype=torch.float32)
         parts, dropout = (x, bias, residual, weight, norm_bias), _dropout(how.dropout, x)
         outputs = (added, normed, statistics)
-        call("add_norm_forward", how.kind, *x.shape, *parts, how.eps, *dropout, how.behind, *outputs)
+        call("add_norm_forward", kind, *x.shape, *parts, eps, *dropout, how.behind, *outputs)
         ctx.save_for_backward(x if added is None else added, statistics, weight, bias, norm_bias)
-        ctx.how, ctx.has_residual, ctx.dtype = how, residual is not None, x.dtype
+        ctx.how, ctx.kind, ctx.has_residual, ctx.dtype = how, kind, residual is not None, x.dtype
         ctx.set_materialize_grads(False)
         return added, normed
 
@@ -197,14 +183,14 @@ class _AddNorm(torch.autograd.Function):
         norm_gradients = weight.new_empty((2, len(weight)))
         saved, dropout = (added, statistics, weight), _dropout(how.dropout, added)
         gradients = (*upstream, x_gradient, residual_gradient, bias_gradient, norm_gradients)
-        call("add_norm_backward", how.kind, *added.shape, *saved, *dropout, how.behind, *gradients)
+        call("add_norm_backward", ctx.kind, *added.shape, *saved, *dropout, how.behind, *gradients)
         return (
             residual_gradient if shared else x_gradient,
             bias_gradient,
             residual_gradient,
             norm_gradients[0],
             None if norm_bias is None else norm_gradients[1],
-            None,
+            *(None, None, None),
         )
 
 

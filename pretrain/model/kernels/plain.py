@@ -26,30 +26,37 @@ class Norm(NamedTuple):
     eps: float
 
 
+class How(NamedTuple):
+    """What is done to a sum that is normalised.
+
+    dtype: of the norm, for products to read. post: whether the norm goes on as the residual stream, and not
+    the sum. behind: whether the dropout is that of the norm, and not of what is added.
+    """
+
+    dropout: Dropout | None
+    dtype: torch.dtype
+    post: bool
+    behind: bool = False
+
+
 def residual_norm(
-    x: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    norm: Norm,
-    dropout: Dropout | None,
-    dtype: torch.dtype,
-    post: bool,
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, norm: Norm, how: How
 ) -> tuple[Tensor, Tensor]:
     """Add to the residual stream and normalise: (stream, normed), both [T, H].
 
     sum = residual + dropout(x + bias), without a residual dropout(x + bias) of x's type. The stream goes on,
-    in the residual's type, as the sum's layer norm if norms come after the residual connection (`post`),
-    else as the sum. normed is the layer norm in `dtype`, for products to read.
+    in the residual's type, as the sum's layer norm if norms come after the residual connection
+    (`how.post`), else as the sum. normed is the layer norm in `how.dtype`.
     """
     stream = x.dtype if residual is None else residual.dtype
     added = at_least_float32(x)
     if bias is not None:
         added = added + bias
-    added = apply(added, dropout)
+    added = apply(added, how.dropout)
     if residual is not None:
         added = at_least_float32(residual) + added
     normed = functional.layer_norm(added, added.shape[-1:], *norm).to(stream)
-    return normed if post else added.to(stream), normed.to(dtype)
+    return normed if how.post else added.to(stream), normed.to(how.dtype)
 
 
 def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:

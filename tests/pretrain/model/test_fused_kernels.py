@@ -47,7 +47,7 @@ def close(found, exact, dtype) -> None:
 def call(module, name: str, *given: object):
     if name == "residual_norm":
         *before, weight, bias, eps, dropout, dtype, post = given
-        return module.residual_norm(*before, plain.Norm(weight, bias, eps), dropout, dtype, post)
+        return module.residual_norm(*before, plain.Norm(weight, bias, eps), plain.How(dropout, dtype, post))
     if name == "norm_dropout":
         return norm_dropout(module, *given)
     return getattr(module, name)(*given)

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.nn.functional import batch_norm
 
-from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head, vascl_head
+from pretrain.model.heads import batch_norm_head, simclr_head, simcse_head, vascl_head
 
 
 def test_two_layers_equal_the_formula():
-    head = ProjectionHead(8, 16, 4)
+    head = simclr_head([8, 16, 4])
     x = torch.randn(5, 8)
     first, second = head.layers[0], head.layers[2]
     expected = torch.relu(x @ first.weight.T + first.bias) @ second.weight.T + second.bias
@@ -19,7 +19,7 @@ def test_two_layers_equal_the_formula():
     ("layers", "batch_norm", "linear", "norms"), [(1, True, 1, 0), (2, False, 2, 0), (3, True, 3, 2)]
 )
 def test_layers_and_batch_norm(layers, batch_norm, linear, norms):
-    head = ProjectionHead(8, 16, 4, layers=layers, batch_norm=batch_norm)
+    head = simclr_head([8, *[16] * (layers - 1), 4], batch_norm)
     assert sum(isinstance(m, torch.nn.Linear) for m in head.layers) == linear
     assert sum(isinstance(m, torch.nn.BatchNorm1d) for m in head.layers) == norms
     assert head(torch.randn(6, 8)).shape == (6, 4)
@@ -100,7 +100,7 @@ def test_statistics_belong_to_the_head():
 
 
 def test_computes_in_its_own_precision_under_autocast():
-    for head in (ProjectionHead(8, 16, 4), batch_norm_head(8).eval(), simcse_head(8)):
+    for head in (simclr_head([8, 16, 4]), batch_norm_head(8).eval(), simcse_head(8)):
         x = torch.randn(5, 8)
         with torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(head(x), head(x.float()))

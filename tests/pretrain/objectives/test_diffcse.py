@@ -10,6 +10,7 @@ from run_helpers import command, finish, records, start
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
+from pretrain.data.microbatches import MicroBatch
 from pretrain.data.shards import ShardReader
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
@@ -64,8 +65,8 @@ def test_every_token_stays_within_both_models(tmp_path, reading):
     masked, other = drawn[known] == term.mask_id, drawn[known] != ids[known]
     shares = [float(one.float().mean()) for one in (masked, other & ~masked)]
     assert shares == pytest.approx([0.9 * 0.8 * 0.98, 0.9 * 0.1 * 0.98], rel=0.1)  # of BERT; 1 in 50 is [CLS]
-    hidden = torch.zeros(200, 32)
-    loss = term.sequence_loss(None, "anchor", ids, lengths, hidden, np.arange(200, dtype=np.uint64), 0)
+    row = MicroBatch(ids, lengths, torch.arange(200), keys=np.arange(200, dtype=np.uint64))
+    loss = term.sequence_loss(None, "anchor", row, torch.zeros(200, 32))
     assert loss.isfinite()
 
 

@@ -9,6 +9,7 @@ from exactness_worker import VOCABULARY, WIDTH, FakeTokenizer
 from inert_row import inert_in
 from objective_helpers import SIZES, term_and_encoder
 
+from pretrain.data.microbatches import MicroBatch
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import BatchContext
 from pretrain.objectives.base import Probe
@@ -52,7 +53,8 @@ def test_vadvcse_moves_its_noise_only_by_a_large_step(step_size, alive):
     term, encoder = term_and_encoder("vadvcse", step_size=step_size, distribution="vector")
     ids = torch.randint(5, VOCABULARY, (int(LENGTHS.sum()),), generator=torch.Generator().manual_seed(1))
     term.probe = Probe()
-    loss = term.sequence_loss(encoder, "anchor", ids, LENGTHS, None, KEYS, 0)
+    row = MicroBatch(ids, LENGTHS, torch.arange(len(LENGTHS)), keys=KEYS, seed=0)
+    loss = term.sequence_loss(encoder, "anchor", row, None)
     loss.backward()
     sums = term.probe.sums
     assert float(sums.pop("squared_gradient")) > 0
@@ -65,7 +67,7 @@ def test_vadvcse_moves_its_noise_only_by_a_large_step(step_size, alive):
     assert ("vadvcse" not in inert_in(checks)) == alive
     assert (checks["vadvcse_cosine_with_start"] < 0.9) == alive
     term.probe = None
-    assert torch.equal(term.sequence_loss(encoder, "anchor", ids, LENGTHS, None, KEYS, 0), loss)
+    assert torch.equal(term.sequence_loss(encoder, "anchor", row, None), loss)
 
 
 def context_of(count: int, **more) -> BatchContext:
@@ -231,7 +233,8 @@ def test_diffcse_is_alive_when_it_finds_replaced_tokens(tmp_path, right, alive):
     term.replaced = Told(replaced if right else torch.zeros_like(replaced))
     term.probe = Probe()
     for role in ("anchor", "positive"):
-        term.sequence_loss(encoder, role, ids, LENGTHS, torch.zeros(4, WIDTH).double(), KEYS, 0)
+        row = MicroBatch(ids, LENGTHS, torch.arange(4), keys=KEYS)
+        term.sequence_loss(encoder, role, row, torch.zeros(4, WIDTH).double())
     found = {name: float(value) for name, value in term.sequence_checks(term.probe.sums).items()}
     assert found == {
         "diffcse_replaced_token_accuracy": pytest.approx(1 if right else 1 - share),

@@ -12,6 +12,7 @@ from objective_helpers import term_and_encoder
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.config.terms import ADVERSARIAL_READINGS
+from pretrain.data.microbatches import MicroBatch
 from pretrain.objectives import BatchContext
 from pretrain.objectives.base import Probe
 
@@ -32,7 +33,8 @@ def checks_of(reading: str, **settings) -> dict[str, float]:
     same = dict.fromkeys(views, IDENTITIES)
     term.conditions(views, BatchContext(0, 0.0, torch.zeros(N), same, {}, None, 0))
     term.probe = Probe()
-    term.sequence_loss(encoder, "anchor", ids, lengths, None, np.arange(N, dtype=np.uint64), 0).backward()
+    row = MicroBatch(ids, lengths, torch.arange(N), keys=np.arange(N, dtype=np.uint64), seed=0)
+    term.sequence_loss(encoder, "anchor", row, None).backward()
     term.probe.sums.pop("squared_gradient")
     return {name: float(value) for name, value in term.sequence_checks(term.probe.sums).items()}
 

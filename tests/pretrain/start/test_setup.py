@@ -14,7 +14,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.objectives import WholeObjective
 from pretrain.objectives.base import Objective
-from pretrain.start import devices, local_ranks
+from pretrain.start import devices
 from pretrain.telemetry.monitors import Monitor
 
 RECIPES = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "objective:" in path.read_text())
@@ -75,7 +75,7 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-    monkeypatch.setattr(local_ranks, "usable_cores", lambda: 8)
+    monkeypatch.setattr(devices, "usable_cores", lambda: 8)
     counts = []
     monkeypatch.setattr(torch, "set_num_threads", counts.append)
     monkeypatch.setattr(torch, "set_flush_denormal", lambda flush: True)  # it would stay for later tests
@@ -86,10 +86,10 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
 THREADS = """
 import sys
 from pretrain.common import cores
-from pretrain.start import devices, local_ranks
+from pretrain.start import devices
 from pretrain.config.recipe import load_config
 flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
-local_ranks.usable_cores = lambda: 8
+devices.usable_cores = lambda: 8
 said = "threads", devices.set_threads(load_config(None, flags)), cores.threads_of_user()
 sys.stdout.write(" ".join(map(str, said)) + "\\n")  # at once: two ranks share the output
 """

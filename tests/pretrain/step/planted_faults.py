@@ -37,8 +37,8 @@ class Broken(Objective):
         near = (self.norm(views["anchor"]) - views["positive"]).square().mean()
         return {"near": near + near.detach() * NAN if self.breaks("whole") else near}
 
-    def sequence_loss(self, encoder, role, ids, lengths, condition, keys, seed):
-        loss = encoder.embed(ids, lengths, keys=keys).float().square().mean(-1).sum()
+    def sequence_loss(self, encoder, role, row, condition):
+        loss = encoder.embed(row.ids, row.lengths, keys=row.keys).float().square().mean(-1).sum()
         if self.breaks("loss"):
             loss = loss + loss.detach() * NAN
         if self.breaks("gradient"):

@@ -26,17 +26,26 @@ inline int64_t row_stride(int64_t columns) {
     return 16 * (lines | 1);
 }
 
-// Keys that a block of queries sees: from a whole vector on, to the last one.
+// Keys of a sequence that consecutive queries see, or more of them.
 struct Seen {
     int64_t first, end;
 
-    Seen(const Heads& heads, int64_t length, int64_t first_query, int64_t end_query) : first(0), end(length) {
-        if (heads.half_window < 0) return;
-        first = greater(0, first_query - heads.half_window) / kWidth * kWidth;
-        end = smaller(length, end_query + heads.half_window);
-    }
+    Seen from_whole_vector() const { return {first / kWidth * kWidth, end}; }
     int64_t padded() const { return rounded_up(end - first, kWidth); }
+    // Scores from a key on, minus infinity where there is none, or it is not seen.
+    CLEAR_INLINE Floats mask(Floats scores, int64_t key) const {
+        if (key >= first && key + kWidth <= end) return scores;
+        const Ints keys = (Ints)lanes() + static_cast<int32_t>(key);
+        const Floats outside = broadcast(-INFINITY);
+        scores = keys >= static_cast<int32_t>(first) ? scores : outside;
+        return keys < static_cast<int32_t>(end) ? scores : outside;
+    }
 };
+
+inline Seen seen_by(const Heads& heads, int64_t length, int64_t first_query, int64_t last_query) {
+    if (heads.half_window < 0) return {0, length};
+    return {greater(0, first_query - heads.half_window), smaller(length, last_query + heads.half_window + 1)};
+}
 
 // One head's matrices, float32, with rows and columns padded with zeros to whole vectors.
 struct HeadMatrices {
@@ -61,24 +70,6 @@ struct HeadMatrices {
             each_vector(size, [&](int64_t c, auto left) CLEAR_LAMBDA { store(to + i * to_row + c, load(from + i * stride + c), left); });
     }
     void turn(const float* from, float* to) const { transpose(rows, columns, from, stride, to, transposed_stride); }
-};
-
-// Values of a row of scores that are no key's, or outside the window, become `other`.
-struct RowMask {
-    int64_t lowest, end;
-
-    RowMask(const Heads& heads, int64_t length, int64_t query) : lowest(0), end(length) {
-        if (heads.half_window < 0) return;
-        lowest = greater(0, query - heads.half_window);
-        end = smaller(length, query + heads.half_window + 1);
-    }
-    CLEAR_INLINE Floats apply(Floats values, int64_t key, float other) const {
-        if (key >= lowest && key + kWidth <= end) return values;
-        const Ints keys = (Ints)lanes() + static_cast<int32_t>(key);
-        const Floats outside = broadcast(other);
-        values = keys >= static_cast<int32_t>(lowest) ? values : outside;
-        return keys < static_cast<int32_t>(end) ? values : outside;
-    }
 };
 
 // qkv [tokens, 3, heads, size] -> output [tokens, heads, size]; log_sums float[heads, tokens]: each row's log-sum-exp, to base 2, for
@@ -118,17 +109,17 @@ void attention_forward(int64_t tokens, int64_t sequences, int64_t longest, const
             const int64_t scores_row = shape.transposed_stride;
             for (int64_t block = 0; block < length; block += kQueries) {
                 const int64_t count = smaller(kQueries, length - block);
-                const Seen seen(heads, length, block, block + count);
+                const Seen seen = seen_by(heads, length, block, block + count - 1).from_whole_vector();
                 const int64_t padded = seen.padded();
                 multiply(count, padded, shape.columns, {queries + block * shape.stride, shape.stride, 1}, keys_turned + seen.first,
                          scores_row, scores, scores_row, false);
                 float factors[kQueries];
                 for (int64_t i = 0; i < count; ++i) {
                     float* row = scores + i * scores_row;
-                    const RowMask mask(heads, length, block + i);
+                    const Seen own = seen_by(heads, length, block + i, block + i);
                     Floats top = broadcast(-INFINITY);
                     for (int64_t j = 0; j < padded; j += kWidth) {
-                        const Floats score = mask.apply(load(row + j) * exponent, seen.first + j, -INFINITY);
+                        const Floats score = own.mask(load(row + j) * exponent, seen.first + j);
                         store(row + j, score);
                         top = larger(score, top);
                     }
@@ -203,7 +194,7 @@ void attention_backward(int64_t tokens, int64_t sequences, int64_t longest, cons
             const int64_t row_size = shape.transposed_stride;
             for (int64_t block = 0; block < length; block += kQueries) {
                 const int64_t count = smaller(kQueries, length - block);
-                const Seen seen(heads, length, block, block + count);
+                const Seen seen = seen_by(heads, length, block, block + count - 1).from_whole_vector();
                 const int64_t padded = seen.padded(), keys_seen = seen.end - seen.first;
                 const Strided block_queries{queries + block * shape.stride, shape.stride, 1};
                 const Strided block_outputs{outputs + block * shape.stride, shape.stride, 1};
@@ -213,12 +204,12 @@ void attention_backward(int64_t tokens, int64_t sequences, int64_t longest, cons
                     float* probability = probabilities + i * row_size;
                     float* after = dropped + i * row_size;
                     float* slope = gradients + i * row_size;
-                    const RowMask mask(heads, length, block + i);
+                    const Seen own = seen_by(heads, length, block + i, block + i);
                     const float log_sum = log_sums[head * tokens + first + block + i];
                     Floats product{};
                     with_dropout(dropout, first + block + i, head * 65536 + seen.first, [&](const auto& drop) CLEAR_LAMBDA {
                         for (int64_t j = 0; j < padded; j += kWidth) {
-                            const Floats score = mask.apply(load(probability + j) * exponent - log_sum, seen.first + j, -INFINITY);
+                            const Floats score = own.mask(load(probability + j) * exponent - log_sum, seen.first + j);
                             const Floats value = exp2_negative(score);
                             const Floats kept = drop(value, j);
                             // The gradient of a dropped probability is 0, and that of a kept one has the factor: with

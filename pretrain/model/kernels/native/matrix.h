@@ -83,24 +83,17 @@ inline void multiply(int64_t rows, int64_t columns, int64_t inner, Strided a, co
     }
 }
 
-// Interleaves two vectors: their lower halves' values in turn, or their upper halves'.
-CLEAR_INLINE Floats zip_lower(Floats a, Floats b) {
+// Interleaves halves of two vectors: the lower ones, whose first lane is 0, or the upper ones.
+template <int kFirst>
+CLEAR_INLINE Floats zip(Floats a, Floats b) {
+    constexpr int i = kFirst, j = kWidth + kFirst;
 #if CLEAR_WIDTH == 16
-    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    return __builtin_shufflevector(a, b, i, j, i + 1, j + 1, i + 2, j + 2, i + 3, j + 3, i + 4, j + 4, i + 5, j + 5, i + 6, j + 6, i + 7,
+                                   j + 7);
 #elif CLEAR_WIDTH == 8
-    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    return __builtin_shufflevector(a, b, i, j, i + 1, j + 1, i + 2, j + 2, i + 3, j + 3);
 #else
-    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
-#endif
-}
-
-CLEAR_INLINE Floats zip_upper(Floats a, Floats b) {
-#if CLEAR_WIDTH == 16
-    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-#elif CLEAR_WIDTH == 8
-    return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-#else
-    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    return __builtin_shufflevector(a, b, i, j, i + 1, j + 1);
 #endif
 }
 
@@ -115,8 +108,8 @@ inline void transpose(int64_t rows, int64_t columns, const float* from, int64_t 
             for (int step = 1; step < kWidth; step *= 2) {
 #pragma GCC unroll 16
                 for (int k = 0; k < kWidth / 2; ++k) {
-                    y[2 * k] = zip_lower(x[k], x[k + kWidth / 2]);
-                    y[2 * k + 1] = zip_upper(x[k], x[k + kWidth / 2]);
+                    y[2 * k] = zip<0>(x[k], x[k + kWidth / 2]);
+                    y[2 * k + 1] = zip<kWidth / 2>(x[k], x[k + kWidth / 2]);
                 }
 #pragma GCC unroll 16
                 for (int k = 0; k < kWidth; ++k) x[k] = y[k];

@@ -92,20 +92,6 @@ CLEAR_INLINE void store(T* to, Floats x, int64_t count) {
 
 CLEAR_INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-struct Add {
-    template <typename V>
-    CLEAR_INLINE V operator()(V a, V b) const {
-        return a + b;
-    }
-};
-
-struct Larger {
-    template <typename V>
-    CLEAR_INLINE V operator()(V a, V b) const {
-        return a > b ? a : b;
-    }
-};
-
 // One value of all lanes, halving the vector: always in the same order.
 template <typename Combine>
 CLEAR_INLINE float reduce(Floats x, Combine combine) {
@@ -124,8 +110,12 @@ CLEAR_INLINE float reduce(Floats x, Combine combine) {
     return combine(two[0], two[1]);
 }
 
-CLEAR_INLINE float sum(Floats x) { return reduce(x, Add{}); }
-CLEAR_INLINE float largest(Floats x) { return reduce(x, Larger{}); }
+CLEAR_INLINE float sum(Floats x) {
+    return reduce(x, [](auto a, auto b) CLEAR_LAMBDA { return a + b; });
+}
+CLEAR_INLINE float largest(Floats x) {
+    return reduce(x, [](auto a, auto b) CLEAR_LAMBDA { return a > b ? a : b; });
+}
 
 // 2 ** x for x <= 0, to 2e-7 of its value; 0 below -126, where results would be denormal. The polynomial is fitted to 2 ** f on
 // [-1/2, 1/2] for the smallest relative error, 9e-8.
