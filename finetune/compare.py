@@ -29,7 +29,7 @@ from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
-from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, interval, interval_text
+from pretrain.telemetry.intervals import LEVEL, RESAMPLES, Interval, interval
 
 AVERAGES = {
     "average of 7 STS": SEVEN_TASKS,
@@ -52,9 +52,7 @@ class Compared:
     @property
     def text(self) -> str:
         """The difference as tables print it, or why there is none."""
-        if self.difference is None:
-            return f"no interval: {self.reason}"
-        return interval_text(self.difference.mean, self.difference.low, self.difference.high)
+        return f"no interval: {self.reason}" if self.difference is None else str(self.difference)
 
     def plain(self) -> dict[str, Any]:
         content: dict[str, Any] = {"metric": self.metric, "value": self.value}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pretrain.benchmarks.distinct import EmbedFunction, require_sound
-from pretrain.benchmarks.files import DATA_SETS, known_name, lines, senteval_folder
+from pretrain.benchmarks.files import DATA_SETS, data_root, known_name, lines, require, senteval_folder
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 
@@ -101,20 +101,15 @@ class StsEvaluator:
 
     def available(self) -> list[str]:
         """Return the tasks all of whose files are there, the seven first, then the dev sets; not MTEB's."""
-        return [task for task in TASKS if self.data is not None and not self._missing(task)]
+        root = self.data
+        return [task for task in TASKS if root and all(file.is_file() for file in files(task, root))]
 
     def load(self, task: str) -> list[Pairs]:
         """Return the subsets of a task, without the pairs that have no gold score."""
         known_name(task, (*TASKS, SICK_OF_MTEB), "STS task", plain=str)
         if task not in self._loaded:
-            missing = self._missing(task)
-            if missing:
-                absent = f"{missing[0]} is not there"
-                where = absent if self.data else "--eval-data and CLEAR_DATA name no folder"
-                raise UserError(f"{task}: {where}; the data folder must hold SentEval/STS and SentEval/SICK")
-            assert self.data is not None
-            read = _read_year if task in YEAR_SUBSETS else _read_tables
-            self._loaded[task] = read(task, files(task, self.data))
+            root, read = data_root(self.data), _read_year if task in YEAR_SUBSETS else _read_tables
+            self._loaded[task] = read(task, require(files(task, root), root))
         return self._loaded[task]
 
     def choose(self, tasks: Iterable[str] | None) -> list[str]:
@@ -161,11 +156,6 @@ class StsEvaluator:
                     pairs[f"{task}/gold"] = np.concatenate([one.gold for one in subsets]).astype(np.float32)
                     pairs[f"{task}/{pooling}"] = np.concatenate(similarities)
         return results
-
-    def _missing(self, task: str) -> list[Path]:
-        if self.data is None:
-            return [Path(task)]
-        return [file for file in files(task, self.data) if not file.is_file()]
 
 
 def files(task: str, root: Path) -> list[Path]:

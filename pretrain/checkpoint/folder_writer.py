@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from pretrain.checkpoint.store import FORMAT_VERSION, CheckpointError, candidates, quarantine, step_of
+from pretrain.checkpoint.store import FORMAT_VERSION, CheckpointError, candidates, step_of
 from pretrain.common import files
 
 logger = logging.getLogger(__name__)
@@ -237,22 +237,16 @@ class Retention:
 
 
 def remove_superfluous(newest: Path, retention: Retention) -> None:
-    """Remove what the new checkpoint makes superfluous. Failing to is a warning: the new one is good."""
+    """Remove what the new checkpoint makes superfluous. Failing to is a warning: the new one is good.
+
+    Those of later steps stay: a resume from an earlier step has renamed them (`pretrain.start.resume`).
+    """
     step = step_of(newest)
     try:
         older = [path for path in candidates(newest.parent) if path != newest]
     except CheckpointError as error:
         logger.warning("old checkpoints stay: %s", error)
         return
-    for path in older:
-        if step_of(path) > step:
-            try:
-                renamed = quarantine(path, "abandoned")
-            except OSError as error:
-                logger.warning("could not rename %s: %s", path, error)
-                continue
-            what = "%s is now %s: it is of a later step than the one that this run was resumed from"
-            logger.warning(what, path, renamed.name)
     every, steps = retention.every, retention.steps
     stays = {s for s in map(step_of, older) if s in steps or (every and s % every == 0)}
     earlier = [path for path in older if step_of(path) < step and step_of(path) not in stays]

@@ -113,41 +113,6 @@ def _owners(shapes: list[tuple[int, ...]], ranks: int) -> list[int]:
     return owners
 
 
-class HostCopies:
-    """Copy parts into host memory that is kept from one checkpoint to the next.
-
-    Mapping new pages takes longer than the copy. If parts come from a GPU the memory is pinned, so that
-    they come at the speed of the bus.
-    """
-
-    def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
-
-    @property
-    def reserved(self) -> int:
-        """Return the bytes that are held already."""
-        return self._memory.numel()
-
-    def copy(self, items: list[Item]) -> list[Item]:
-        """Return the items with parts that no later step changes; the copies before are overwritten."""
-        if (need := bytes_of(items)) > self.reserved:
-            pinned = any(item.part is not None and item.part.values.is_cuda for item in items)
-            self._memory = torch.empty(0, dtype=torch.uint8)  # the old memory first
-            self._memory = torch.empty(need, dtype=torch.uint8, pin_memory=pinned)
-        copied, place = [], 0
-        for item in items:
-            if item.part is not None:
-                count = item.part.values.numel() * item.entry.dtype.itemsize
-                values = self._memory[place : place + count].view(item.entry.dtype)
-                values.copy_(item.part.values, non_blocking=True)
-                item = replace(item, part=Part(values, item.part.start))
-                place += _aligned(count)
-            copied.append(item)
-        if self._memory.is_pinned():
-            torch.cuda.synchronize()
-        return copied
-
-
 def bytes_of(items: list[Item]) -> int:
     """Return the bytes that copies of this rank's parts take."""
     return sum(
@@ -228,7 +193,8 @@ class Saver:
         """
         self.engine, self.max_file_bytes = engine, max_file_bytes
         self.has_room = True  # for copies, when they were wanted last
-        self._copies = HostCopies()
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        """Of copies, kept from one checkpoint to the next: mapping new pages takes longer than the copy."""
         self._ranks = dist.get_world_size() if dist.is_initialized() else 1
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._group: Any = new_host_group() if self._ranks > 1 else None  # of saves alone
@@ -241,8 +207,7 @@ class Saver:
         Args:
             root: folder of checkpoints, on a file system that all ranks see; created when missing.
             state: the trainer's own state, plain JSON, with "step" (int) in it; `load` gives it back.
-            retention: Checkpoints of later steps are renamed to `step-00001234.abandoned`: a resume from an
-                earlier step has left them behind.
+            retention: which earlier checkpoints stay.
             background: copy this rank's part, and write it while training goes on. Else, and if memory has
                 no room for the copies of all ranks, return when the checkpoint is whole, written from the
                 engine's own memory.
@@ -264,7 +229,7 @@ class Saver:
             described = engine_json(view, self.engine, items)
             content = to_json({"format_version": FORMAT_VERSION, "state": state, **described})
         if background and self._find_room(items):
-            save = folder, self._copies.copy(items), content, retention
+            save = folder, self._copied(items), content, retention
             self._thread = threading.Thread(target=self._write, args=save, name=f"write {folder.name}")
             self._thread.start()
         else:
@@ -274,10 +239,32 @@ class Saver:
 
     def _find_room(self, items: list[Item]) -> bool:
         """Return whether the copies of all ranks fit into free memory. Collective."""
-        more, free = max(0, bytes_of(items) - self._copies.reserved), free_memory()
-        fits = not free or more * ranks_here() <= _SHARE_OF_FREE * free
+        more = max(0, bytes_of(items) - self._memory.numel())
+        fits = more * ranks_here() <= _SHARE_OF_FREE * free_memory()
         self.has_room = all(gathered(fits, self._group))
         return self.has_room
+
+    def _copied(self, items: list[Item]) -> list[Item]:
+        """Return the items with parts that no later step changes; the copies before are overwritten.
+
+        If parts come from a GPU the memory is pinned, so that they come at the speed of the bus.
+        """
+        if (need := bytes_of(items)) > self._memory.numel():
+            pinned = any(item.part is not None and item.part.values.is_cuda for item in items)
+            self._memory = torch.empty(0, dtype=torch.uint8)  # the old memory first
+            self._memory = torch.empty(need, dtype=torch.uint8, pin_memory=pinned)
+        copied, place = [], 0
+        for item in items:
+            if item.part is not None:
+                count = item.part.values.numel() * item.entry.dtype.itemsize
+                values = self._memory[place : place + count].view(item.entry.dtype)
+                values.copy_(item.part.values, non_blocking=True)
+                item = replace(item, part=Part(values, item.part.start))
+                place += _aligned(count)
+            copied.append(item)
+        if self._memory.is_pinned():
+            torch.cuda.synchronize()
+        return copied
 
     @property
     def in_flight(self) -> bool:

@@ -10,9 +10,6 @@ trains on.
 from typing import Any, Literal
 
 import numpy as np
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from augment.core.identity import equal_sequences
 from augment.core.ragged import Ragged
@@ -23,6 +20,7 @@ from pretrain.data.batch import RankBatch, ViewSpec, label_names
 from pretrain.data.manifest import MANIFEST
 from pretrain.data.masking import Masked
 from pretrain.data.shards import ShardReader
+from pretrain.telemetry.formats import columns
 
 
 def inspect(
@@ -61,9 +59,7 @@ def inspect(
     tokenizer = load_tokenizer(reader.tokenizer_path)
     views = view_specs(settings)
     batch = load_batch(settings, views, reader, tokenizer, step, rank, world_size)
-    console = Console(highlight=False, markup=False)
-    console.width = max(console.width, 110)  # the table's; lines wrap where the terminal does
-    console.print(
+    print(
         f"{settings.data_folder}/{split}: {reader.num_sequences:,} {described(reader)}, "
         f"{reader.num_tokens:,} tokens, {reader.num_chunks:,} chunks\n"
         f"step {batch.step}, epoch {batch.epoch} of {reader.num_sequences // settings.train.global_batch:,} "
@@ -72,20 +68,18 @@ def inspect(
     )
     for entry in batch.substitutions:
         said = "chunk {chunk} is damaged ({reason}): chunk {replacement} in its place"
-        console.print(said.format_map(entry))
-    console.print(shape_table(batch, settings.train.micro_batch_tokens, views))
+        print(said.format_map(entry))
+    print("", shape_table(batch, settings.train.micro_batch_tokens, views), "", sep="\n")
     names = names_of_labels(views, reader)
     for role, view in batch.views.items():
         changed = 1 - equal_sequences(batch.original, view.tokens).mean()
-        console.print(f"{role}: {changed:.1%} differ from the text, {view.present.mean():.1%} present")
+        print(f"{role}: {changed:.1%} differ from the text, {view.present.mean():.1%} present")
     if names is not None and batch.labels is not None:
         shares = np.bincount(batch.labels, minlength=len(names)) / len(batch.labels)
         labels = ", ".join(f"{share:.1%} {name}" for share, name in zip(shares, names))
-        console.print(f"labels: {labels}", soft_wrap=True)
+        print(f"labels: {labels}")
     for row in range(min(show, len(batch.original))):
-        console.print()
-        for line in sequence_lines(batch, row, tokenizer, views, names):
-            console.print(line, soft_wrap=True)
+        print("", *sequence_lines(batch, row, tokenizer, views, names), sep="\n")
 
 
 def described(reader: ShardReader) -> str:
@@ -106,19 +100,16 @@ def names_of_labels(views: list[ViewSpec], reader: ShardReader) -> list[str] | N
     return reader.manifest.get("label_names") or [str(number) for number in range(reader.labels)]
 
 
-def shape_table(batch: RankBatch, budget: int, views: list[ViewSpec]) -> Table:
+def shape_table(batch: RankBatch, budget: int, views: list[ViewSpec]) -> str:
     """Return a table of the sequences, tokens, lengths and micro-batches of each part of the batch."""
     from pretrain.data.microbatches import count_micro_batches
 
-    table = Table("", "sequences", "tokens", "min", "mean", "max", "micro-batches", box=SIMPLE)
-    table.columns[0].no_wrap = True
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows = []
     for name, part in parts_of(batch, views):
         lengths = part.lengths
         shape = f"{len(part):,} {part.num_tokens:,} {lengths.min()} {lengths.mean():.1f} {lengths.max()}"
-        table.add_row(name, *shape.split(), str(count_micro_batches(lengths, budget)))
-    return table
+        rows.append((name, *shape.split(), str(count_micro_batches(lengths, budget))))
+    return columns(("", "sequences", "tokens", "min", "mean", "max", "micro-batches"), rows)
 
 
 def parts_of(batch: RankBatch, views: list[ViewSpec]) -> list[tuple[str, Ragged]]:

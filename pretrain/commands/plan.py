@@ -10,9 +10,6 @@ docs/training.md says what is measured, what is computed, and how far off it may
 from typing import Annotated, Any
 
 from pydantic import Field
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from pretrain.commands import estimate
 from pretrain.commands.estimate import BatchSize, Layout, ModelSize
@@ -21,7 +18,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
 from pretrain.config.run import Config
 from pretrain.data.manifest import MANIFEST
-from pretrain.telemetry.formats import format_count
+from pretrain.telemetry.formats import columns, format_count
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -105,14 +102,9 @@ def plan(
         f"device   {gpus:,} x {gpu}: {speed:,.4g} TFLOP/s, {capacity:,.1f} GB",
         f"speed    {share:.1%} of the peak ({said}), replayed work included",
     ]
-    console = Console(highlight=False, markup=False)
-    console.width = max(console.width, 110)  # the table's; lines wrap where the terminal does
-    for line in [*lines, *details(settings, model, batch, gpus)]:
-        console.print(line, soft_wrap=True)
-    flops_per_second = gpus * speed * 1e12 * share
-    console.print(stage_table(settings, model, batch, gpus, capacity * 1e9, flops_per_second))
+    stages = stage_table(settings, model, batch, gpus, capacity * 1e9, gpus * speed * 1e12 * share)
     legend = "GB: per rank at the peak, of which a GPU has 90%. s/step, run: computing, without exchanges"
-    console.print(legend, soft_wrap=True)
+    print(*lines, *details(settings, model, batch, gpus), "", stages, "", legend, sep="\n")
 
 
 def assumed_batch(config: Config, length: int | None, longest: int | None = None) -> tuple[BatchSize, int]:
@@ -176,12 +168,10 @@ def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> l
 
 def stage_table(
     config: Config, model: ModelSize, batch: BatchSize, ranks: int, capacity: float, flops_per_second: float
-) -> Table:
+) -> str:
     """Return a table with a row for each ZeRO stage that the run may have: all for AdamW, else 0 alone."""
     headings = ("ZeRO", "GB", "largest micro-batch", "s/step", "tokens/s", "run")
-    table = Table(*headings, box=SIMPLE, pad_edge=False)
-    for column in table.columns:
-        column.justify = "right"
+    rows = []
     steps = config.batch_sizes.full_steps(config.train.steps)
     for zero in range(4) if config.train.optimizer == "adamw" else (0,):
         layout = layout_of(config, ranks, zero)
@@ -189,7 +179,7 @@ def stage_table(
         largest = estimate.largest_micro_batch(model, batch, layout, available)
         seconds = estimate.step_flops(model, batch, layout) / flops_per_second
         hours = seconds * steps / 3600
-        table.add_row(
+        cells = (
             str(zero),
             f"{need / 1e9:,.2f}" + " too much" * (need > available),
             "none" if largest is None else "all" if largest >= batch.largest_pass / ranks else f"{largest:,}",
@@ -197,7 +187,8 @@ def stage_table(
             format_count(batch.tokens / seconds),
             f"{hours:,.1f} h" if hours < 48 else f"{hours / 24:,.1f} d",
         )
-    return table
+        rows.append(cells)
+    return columns(headings, rows)
 
 
 if __name__ == "__main__":

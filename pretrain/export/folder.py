@@ -57,25 +57,18 @@ def export(
         raise UserError(f"{out} exists and is not an export of this program; choose another --out.")
     if trial is not None:
         out = trial / out.name
-    hidden = out.with_name(f".{out.name}.tmp")
     try:
         files.make_folder(out.parent)
         with folder_lock(out.parent, SECONDS_FOR_ANOTHER, part=out.name):  # a run exports too when it ends
             files.recover(out)
-            files.remove_tree(hidden)
-            try:
-                with files.library_errors():
-                    if (chosen / MARK).is_file():
-                        shutil.copytree(chosen, hidden)
-                        cleaning_tokenizer(pretrained(AutoTokenizer, hidden)).save_pretrained(hidden)
-                    else:
-                        files.make_folder(hidden)
-                        _write(chosen, run, hidden)
+            with files.filled_folder(out) as hidden, files.library_errors():
+                if (chosen / MARK).is_file():
+                    shutil.copytree(chosen, hidden, dirs_exist_ok=True)
+                    cleaning_tokenizer(pretrained(AutoTokenizer, hidden)).save_pretrained(hidden)
+                else:
+                    _write(chosen, run, hidden)
                 write_sums(hidden)
                 _settle_weights(hidden, out)
-                files.put_in_place(hidden, out)
-            finally:
-                files.discard(hidden)
     except (OSError, store.CheckpointError) as error:
         if not chosen.exists():
             raise UserError(f"{chosen} is gone: a run replaced it. Give the same command again.") from error

@@ -47,3 +47,16 @@ def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table in Markdown."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table for the terminal: the first column flush left, the others flush right.
+
+    >>> print(columns(("", "tokens"), [("original", "7"), ("view 1", "12")]))
+              tokens
+    original       7
+    view 1        12
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    lines = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in (header, *rows)]
+    return "\n".join("  ".join(line) for line in lines)

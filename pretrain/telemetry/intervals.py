@@ -34,26 +34,20 @@ class Interval:
 
     @property
     def differs(self) -> bool:
-        """Whether the difference can be told from none (`differs_from_zero`)."""
-        return differs_from_zero(self.mean, self.low, self.high)
+        """Whether the difference can be told from none.
 
+        Its interval does not hold 0, and it is more than the rounding of figures of one encoder by two
+        kernels.
+        """
+        return abs(self.mean) >= SMALLEST and not self.low <= 0 <= self.high
 
-def differs_from_zero(mean: float, low: float, high: float) -> bool:
-    """Return whether a difference can be told from none.
+    def __str__(self) -> str:
+        """Return a difference as tables print it; ~ stands before one that cannot be told from none.
 
-    Its interval does not hold 0, and it is more than the rounding of figures of one encoder by two kernels.
-    """
-    return abs(mean) >= SMALLEST and not low <= 0 <= high
-
-
-def interval_text(mean: float, low: float, high: float) -> str:
-    """Return a difference as tables print it; ~ stands before one that cannot be told from none.
-
-    >>> interval_text(1.2, 0.3, 2.1), interval_text(0.1, -0.2, 0.4)
-    ('+1.20 [+0.30, +2.10]', '~ +0.10 [-0.20, +0.40]')
-    """
-    unknown = "" if differs_from_zero(mean, low, high) else "~ "
-    return f"{unknown}{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+        >>> print(Interval(1.2, 0.3, 2.1), Interval(0.1, -0.2, 0.4))
+        +1.20 [+0.30, +2.10] ~ +0.10 [-0.20, +0.40]
+        """
+        return f"{'' if self.differs else '~ '}{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
 
 @dataclass(frozen=True)

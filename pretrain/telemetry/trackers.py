@@ -34,7 +34,6 @@ CLOSE_SECONDS = 60.0
 """For all trackers to send what still waits, at the end of a run."""
 WAITING = 10_000  # rows that may wait for a tracker: about 10 MB
 _MLFLOW_TEXT = 500  # characters of a parameter that every version of MLflow takes
-_MLFLOW_PARAMETERS = 100  # that it takes in one call
 
 
 @dataclass(frozen=True)
@@ -46,19 +45,25 @@ class Tracking:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Tracker(ABC):
-    """One tracker, for one run. It is opened, and works, in a thread of its own.
+class Tracker(threading.Thread, ABC):
+    """One tracker, for one run: a thread, in which it is opened and works, and the rows that wait for it.
 
-    run: the library's own, None until it is open. last: metric -> the last step that the tracker has; -1:
-    none. place: the folder of trackers' files.
+    tracked: the library's own run, None until it is open. last: metric -> the last step that the tracker has;
+    -1: none. place: the folder of trackers' files. problem: why it gets no more rows.
     """
 
     def __init__(self, tracking: Tracking, run_folder: Path, continued: bool) -> None:
         """continued: the run resumes from a checkpoint; from step 0 on it is a new run to the tracker."""
-        self.run: Any = None
+        # a daemon: one that hangs does not keep the process from ending
+        super().__init__(name=type(self).__name__, daemon=True)
+        self.tracked: Any = None
         self.last: defaultdict[str, int] = defaultdict(lambda: -1)
-        self.name, self.settings = tracking.run_name or run_folder.name, tracking.settings
+        self.title, self.settings = tracking.run_name or run_folder.name, tracking.settings
         self.place, self._continued = run_folder / "trackers", continued
+        self.problem = ""
+        self.earlier: Iterable[dict[str, Any]] = ()
+        """Rows of which the tracker gets those that it lacks, before those that are put."""
+        self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
 
     @abstractmethod
     def open(self) -> None:
@@ -80,8 +85,38 @@ class Tracker(ABC):
 
     def close(self) -> None:
         """End this start of the run. Also called after a failure, then it may fail, too."""
-        if self.run is not None:
-            self.run.finish()
+        if self.tracked is not None:
+            self.tracked.finish()
+
+    def put(self, row: dict[str, Any] | None) -> None:
+        """Queue a row; None: there are no more."""
+        try:
+            self._waiting.put_nowait(row)
+        except queue.Full:
+            self.problem = self.problem or f"it has not taken a row for so long that {WAITING:,} wait"
+
+    def run(self) -> None:
+        # each library raises its own kinds, and those of the network below it; training must not see them
+        try:
+            self.open()
+            for row in itertools.chain(self.earlier, iter(self._waiting.get, None)):
+                self._write_new(row)
+        except Exception as error:
+            self.problem = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
+        try:
+            self.close()
+        except Exception as error:
+            self.problem = self.problem or str(error) or repr(error)
+
+    def _write_new(self, row: dict[str, Any]) -> None:
+        step = row["step"]
+        values = {
+            name: value
+            for name, value in flatten({key: row[key] for key in row.keys() - {"step", "wall_time"}})
+            if math.isfinite(value) and step > self.last[name]
+        }
+        if values:
+            self.write(step, row["wall_time"], values)
 
 
 class Wandb(Tracker):
@@ -102,9 +137,9 @@ class Wandb(Tracker):
             for old in sorted(folder.glob(f"offline-run-*-{identity}")):
                 make_folder(folder / "replaced")
                 rename_durably(old, folder / "replaced" / old.name)
-        self.run = wandb.init(
+        self.tracked = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=self.name,
+            name=self.title,
             id=identity,
             resume=None if mode == "offline" else "allow",
             config=dict(self.settings),
@@ -113,17 +148,17 @@ class Wandb(Tracker):
             # the console is the run's own: its lines must not go through another program
             settings=wandb.Settings(silent=True, console="off", finish_timeout=CLOSE_SECONDS),
         )
-        last = self.run.step - 1  # a server's next one; offline 0
+        last = self.tracked.step - 1  # a server's next one; offline 0
         self.last = defaultdict(lambda: last)
 
     def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
-        self.run.log({**values, "_timestamp": wall_time}, step=step)
+        self.tracked.log({**values, "_timestamp": wall_time}, step=step)
 
 
 class Mlflow(Tracker):
     """A run of MLflow, at MLFLOW_TRACKING_URI or in RUN/trackers/mlflow.db.
 
-    The experiment is MLFLOW_EXPERIMENT_NAME's. run: its id.
+    The experiment is MLFLOW_EXPERIMENT_NAME's. tracked: the run's id.
     """
 
     def open(self) -> None:
@@ -134,11 +169,11 @@ class Mlflow(Tracker):
         self._client = mlflow.MlflowClient(server or f"sqlite:///{place / 'mlflow.db'}")
         # a server keeps artifacts where it wants; the local database would beside the working folder
         artifacts = None if server else f"file://{place}/mlflow"
-        self.run, continued = self.identity(lambda: self._create(artifacts))
+        self.tracked, continued = self.identity(lambda: self._create(artifacts))
         if continued:
-            self._client.update_run(self.run, status="RUNNING")
-            for name in self._client.get_run(self.run).data.metrics:
-                history = self._client.get_metric_history(self.run, name)
+            self._client.update_run(self.tracked, status="RUNNING")
+            for name in self._client.get_run(self.tracked).data.metrics:
+                history = self._client.get_metric_history(self.tracked, name)
                 self.last[name] = max(metric.step for metric in history)
 
     def _create(self, artifacts: str | None) -> str:
@@ -150,21 +185,20 @@ class Mlflow(Tracker):
             number = self._client.create_experiment(name, artifact_location=artifacts)
         else:
             number = experiment.experiment_id
-        run_id: str = self._client.create_run(number, run_name=self.name).info.run_id
+        run_id: str = self._client.create_run(number, run_name=self.title).info.run_id
         settings = [Param(key, str(value)[:_MLFLOW_TEXT]) for key, value in self.settings.items()]
-        for first in range(0, len(settings), _MLFLOW_PARAMETERS):
-            self._client.log_batch(run_id, params=settings[first : first + _MLFLOW_PARAMETERS])
+        self._client.log_batch(run_id, params=settings)
         return run_id
 
     def write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
         from mlflow.entities import Metric
 
         metrics = [Metric(name, value, round(1000 * wall_time), step) for name, value in values.items()]
-        self._client.log_batch(self.run, metrics=metrics)
+        self._client.log_batch(self.tracked, metrics=metrics)
 
     def close(self) -> None:
-        if self.run is not None:
-            self._client.set_terminated(self.run)
+        if self.tracked is not None:
+            self._client.set_terminated(self.tracked)
 
 
 TRACKERS: dict[str, Callable[[Tracking, Path, bool], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow}
@@ -180,48 +214,6 @@ def require_trackers(names: Iterable[str]) -> None:
             raise UserError(f"--track {name} is not installed: pip install 'sentence-clear[track]'")
 
 
-class Feed(threading.Thread):
-    """The thread of one tracker, and what waits for it. problem: why it gets no more rows."""
-
-    def __init__(self, name: str, tracker: Tracker, earlier: Iterable[dict[str, Any]]) -> None:
-        """earlier: rows, of which the tracker gets those that it lacks."""
-        # a daemon: one that hangs does not keep the process from ending
-        super().__init__(name=name, daemon=True)
-        self.problem = ""
-        self._tracker, self._earlier = tracker, earlier
-        self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
-
-    def put(self, row: dict[str, Any] | None) -> None:
-        """Queue a row; None: there are no more."""
-        try:
-            self._waiting.put_nowait(row)
-        except queue.Full:
-            self.problem = self.problem or f"it has not taken a row for so long that {WAITING:,} wait"
-
-    def run(self) -> None:
-        # each library raises its own kinds, and those of the network below it; training must not see them
-        try:
-            self._tracker.open()
-            for row in itertools.chain(self._earlier, iter(self._waiting.get, None)):
-                self._write(row)
-        except Exception as error:
-            self.problem = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
-        try:
-            self._tracker.close()
-        except Exception as error:
-            self.problem = self.problem or str(error) or repr(error)
-
-    def _write(self, row: dict[str, Any]) -> None:
-        step = row["step"]
-        values = {
-            name: value
-            for name, value in flatten({key: row[key] for key in row.keys() - {"step", "wall_time"}})
-            if math.isfinite(value) and step > self._tracker.last[name]
-        }
-        if values:
-            self._tracker.write(step, row["wall_time"], values)
-
-
 class Trackers:
     """The trackers of a run. What fails is said once, and left out.
 
@@ -232,40 +224,39 @@ class Trackers:
         self, tracking: Tracking, run_folder: Path, continued: bool, say: Callable[[str], None]
     ) -> None:
         """continued: as `Tracker` takes it. say: prints a warning, in the thread that calls these methods."""
-        self._made, self._say = (tracking, run_folder, continued), say
-        self._names = [name for name in tracking.names if name in TRACKERS]
-        self._feeds: list[Feed] = []
+        names = [name for name in tracking.names if name in TRACKERS]
+        self._open = {name: TRACKERS[name](tracking, run_folder, continued) for name in names}
+        self._say = say
 
     def open(self, metrics: Path) -> None:
         """Start all trackers, with the rows that metrics.jsonl, already cut back, has now."""
-        count = sum(1 for _ in read_metrics(metrics)) if self._names else 0
-        for name in self._names:
-            earlier = itertools.islice(read_metrics(metrics), count)
-            self._feeds.append(Feed(name, TRACKERS[name](*self._made), earlier))
-            self._feeds[-1].start()
+        count = sum(1 for _ in read_metrics(metrics)) if self._open else 0
+        for tracker in self._open.values():
+            tracker.earlier = itertools.islice(read_metrics(metrics), count)
+            tracker.start()
 
     def write(self, row: dict[str, Any]) -> None:
         """Hand a row of metrics.jsonl to all trackers."""
-        for feed in self._feeds:
-            feed.put(row)
+        for tracker in self._open.values():
+            tracker.put(row)
         self._leave_out_failed()
 
     def close(self) -> None:
         """Wait until the trackers have everything, `CLOSE_SECONDS` at most."""
-        for feed in self._feeds:
-            feed.put(None)
+        for tracker in self._open.values():
+            tracker.put(None)
         end = time.monotonic() + CLOSE_SECONDS
-        for feed in self._feeds:
-            feed.join(max(0.0, end - time.monotonic()))
-            if feed.is_alive() and not feed.problem:
-                feed.problem = f"it has not taken everything within {CLOSE_SECONDS:.0f} s of the end"
+        for tracker in self._open.values():
+            tracker.join(max(0.0, end - time.monotonic()))
+            if tracker.is_alive() and not tracker.problem:
+                tracker.problem = f"it has not taken everything within {CLOSE_SECONDS:.0f} s of the end"
         self._leave_out_failed()
 
     def _leave_out_failed(self) -> None:
-        for feed in [feed for feed in self._feeds if feed.problem]:
-            self._feeds.remove(feed)
+        for name in [name for name, tracker in self._open.items() if tracker.problem]:
+            problem = self._open.pop(name).problem
             if not moved():  # which ends the run, and is said
                 self._say(
-                    f"WARNING: tracker {feed.name}: {without_credentials(feed.problem)}. The run goes on "
-                    "without it; the next start from a checkpoint sends what is missing"
+                    f"WARNING: tracker {name}: {without_credentials(problem)}. The run goes on without it; "
+                    "the next start from a checkpoint sends what is missing"
                 )

@@ -22,7 +22,6 @@ from pretrain.common.folder_lock import FolderTakenError, folder_lock
 from pretrain.common.processes import failure_line, start_logged, wait_for_end
 from pretrain.common.run_folder import read_summary
 from pretrain.config.run import DROPOUTS, Config
-from pretrain.telemetry.metrics_file import read_metrics
 
 ROOT = Path(__file__).resolve().parents[3]
 MAIN = ROOT / "pretrain" / "main.py"
@@ -65,12 +64,7 @@ class SweepRun:
     @property
     def scores(self) -> dict[str, float]:
         """What training's evaluation of best/ gave, by name; empty: the run is unfinished."""
-        if (summary := self.summary) is None:
-            return {}
-        for record in read_metrics(self.folder / "metrics.jsonl"):
-            if record.get("step") == summary["best_step"] and "evaluation" in record:
-                return record["evaluation"]
-        return {}
+        return (self.summary or {}).get("best", {})
 
     @property
     def dev(self) -> float | None:
@@ -79,10 +73,8 @@ class SweepRun:
 
     @property
     def last_dev(self) -> float | None:
-        """STS-B dev of the last evaluation during training that gave one; None as of `dev`."""
-        rows = read_metrics(self.folder / "metrics.jsonl") if self.dev is not None else ()
-        scores = [row["evaluation"]["stsb-dev"] for row in rows if "stsb-dev" in row.get("evaluation", {})]
-        return next((score for score in reversed(scores) if score is not None), None)
+        """STS-B dev of the last evaluation during training; None as of `dev`."""
+        return (self.summary or {}).get("trained", {}).get("stsb-dev")
 
     def words(self, **more: str) -> list[str]:
         """Return the flags of pretrain/main.py for this run, and more of them.

@@ -25,7 +25,7 @@ from pretrain.commands.sweep.file import Row, Sweep, TableEntry
 from pretrain.commands.sweep.runs import SweepPlan
 from pretrain.common.files import make_folder, replace_durably, to_json
 from pretrain.telemetry.formats import table
-from pretrain.telemetry.intervals import interval, interval_text, paired_error, unpaired_error
+from pretrain.telemetry.intervals import Interval, interval, paired_error, unpaired_error
 
 Rows = dict[str, list[EvaluatedModel]]
 """Row -> its evaluated models, in the order of the row's `runs` in the table's content."""
@@ -288,7 +288,7 @@ def _differences(difference: dict[str, Any], titles: list[str]) -> list[str]:
     cells = []
     for title in titles:
         found = difference["columns"].get(title)
-        cells.append("" if found is None else interval_text(found["mean"], found["low"], found["high"]))
+        cells.append("" if found is None else str(Interval(found["mean"], found["low"], found["high"])))
     return [f"less {difference['to']}", *cells]
 
 

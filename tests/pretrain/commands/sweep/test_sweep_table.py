@@ -44,10 +44,8 @@ def test_metrics_come_from_the_evaluations_files(tmp_path):
     run = plan.runs_of(entries[0])[0]
     (run.folder / "report").mkdir(parents=True)
     (run.folder / "report" / "summary.json").write_text(
-        json.dumps({"steps": 4, "seconds": 2.0, "best_step": 3})
+        json.dumps({"steps": 4, "seconds": 2.0, "best_step": 3, "best": {"heldout_mlm_loss": 6.0}})
     )
-    rows = [{"step": step, "evaluation": {"heldout_mlm_loss": 9.0 - step}} for step in (0, 3, 4)]
-    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run.folder / "sweep").mkdir()
     (run.folder / "sweep" / "glue-cls.json").write_text(
         json.dumps(
@@ -78,10 +76,8 @@ def test_a_start_that_stayed_the_best_is_named(tmp_path):
     plan = SweepPlan(expand(tree, tmp_path, {}), [5, 6, 7], tmp_path)
     for run, best in zip(plan.runs_of(plan.entries[0]), (0, 20, 0)):
         (run.folder / "report").mkdir(parents=True)
-        summary = {"steps": 40, "seconds": 2.0, "best_step": best}
+        summary = {"steps": 40, "seconds": 2.0, "best_step": best, "best": {"stsb-dev": 50.0 + best}}
         (run.folder / "report" / "summary.json").write_text(json.dumps(summary))
-        rows = [{"step": step, "evaluation": {"stsb-dev": 50.0 + step}} for step in (0, 20)]
-        (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     content = collect(tree, plan, tmp_path)
     assert [run["figures"]["STS-B dev"] for run in content["rows"][0]["runs"]] == [50.0, 70.0, 50.0]
     assert "simcse_micro, of seed 5, 7: no step was better than the start" in tabulate(content)
