@@ -51,7 +51,7 @@ def shared_over(ranks: int) -> Iterator[None]:
 
 
 def tile_rows(device: torch.device, candidates: int) -> int:
-    """Return how many anchors a tile has by default, of that many candidates."""
+    """Return how many anchors a tile has, of that many candidates."""
     return max(1, TILE_LOGITS.get(device.type, TILE_LOGITS["cuda"]) // max(candidates, 1))
 
 
@@ -95,9 +95,7 @@ class Negatives:
     own_bias: float = 0.0
 
 
-def nt_xent(
-    views: Tensor, temperature: float, exclusions: Exclusions = NO_EXCLUSIONS, tile: int | None = None
-) -> Tensor:
+def nt_xent(views: Tensor, temperature: float, exclusions: Exclusions = NO_EXCLUSIONS) -> Tensor:
     """NT-Xent (Chen et al. 2020, "SimCLR", equation 1; CLEAR, Wu et al. 2020, equations 1 and 2).
 
     Each of the 2N vectors is an anchor; its positive is the other view of its sequence; the other 2N - 2
@@ -106,7 +104,6 @@ def nt_xent(
     Args:
         views: [2, N, d], any floating dtype.
         temperature: divides the cosine.
-        tile: anchors at a time; memory is tile x 2N numbers. Default: `TILE_LOGITS` of the device.
     """
     assert views.ndim == 3 and len(views) == 2
     count, device = views.shape[1], views.device
@@ -118,7 +115,7 @@ def nt_xent(
             logits[:, start:stop].fill_diagonal_(-torch.inf)
 
         adjustments = [itself, *exclusions.over("both", device)]
-        return softmax_over_candidates(vectors, vectors, positives, temperature, adjustments, tile)
+        return softmax_over_candidates(vectors, vectors, positives, temperature, adjustments)
 
 
 def info_nce(
@@ -127,7 +124,6 @@ def info_nce(
     temperature: float,
     exclusions: Exclusions = NO_EXCLUSIONS,
     negatives: Negatives | None = None,
-    tile: int | None = None,
     *,
     anchor_identities: Tensor | None = None,
     positive_identities: Tensor | None = None,
@@ -148,7 +144,6 @@ def info_nce(
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`. Of several
             positives [P, N, d]: then `exclusions.identities` is int64[1 + P, N].
         temperature: divides the cosine.
-        tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
         anchor_identities, positive_identities: int64[N], the two rows of `Exclusions.identities`.
         present: bool[P, N], which of several positives are there; the first of each anchor is.
         in_batch: whether an anchor has other records' texts as negatives, beside its own hard negatives.
@@ -187,12 +182,12 @@ def info_nce(
             further = torch.cat(texts if hard.identities is None else [*texts, hard.identities])
         adjustments, candidates = [given, *exclusions.over("forth", device, further)], torch.cat(parts)
         if present is None:
-            return softmax_over_candidates(ours, candidates, own_positives, temperature, adjustments, tile)
+            return softmax_over_candidates(ours, candidates, own_positives, temperature, adjustments)
         share = present.to(device).double()
         share = share / share.sum(0)
         return sum(
             softmax_over_candidates(
-                ours, candidates, own_positives + k * count, temperature, adjustments, tile, None, of_column
+                ours, candidates, own_positives + k * count, temperature, adjustments, None, of_column
             )
             for k, of_column in enumerate(share)
         )
@@ -203,7 +198,6 @@ def symmetric_info_nce(
     positives: Tensor,
     temperature: float,
     exclusions: Exclusions = NO_EXCLUSIONS,
-    tile: int | None = None,
 ) -> Tensor:
     """Compute the mean of InfoNCE from anchors to positives and from positives to anchors.
 
@@ -215,8 +209,8 @@ def symmetric_info_nce(
     with torch.autocast(device.type, enabled=False):
         ours, theirs, index = unit_vectors(anchors), unit_vectors(positives), _in_order(anchors)
         forth, back = exclusions.over("forth", device), exclusions.over("back", device)
-        first = softmax_over_candidates(ours, theirs, index, temperature, forth, tile)
-        second = softmax_over_candidates(theirs, ours, index, temperature, back, tile)
+        first = softmax_over_candidates(ours, theirs, index, temperature, forth)
+        second = softmax_over_candidates(theirs, ours, index, temperature, back)
         return 0.5 * (first + second)
 
 
@@ -228,7 +222,6 @@ def relaxed_negative_info_nce(
     temperature: float,
     margin: float,
     exclusions: Exclusions = NO_EXCLUSIONS,
-    tile: int | None = None,
 ) -> Tensor:
     """InfoNCE with each anchor's own negation as a relaxed negative (SDA, equation 4):
 
@@ -248,7 +241,7 @@ def relaxed_negative_info_nce(
         own_negative = ((ours * unit_vectors(negatives)).sum(1) - margin) * inverse(temperature)
         own_logits = own_negative.masked_fill(~present.to(device), -torch.inf)[:, None]
         adjustments = exclusions.over("forth", device)
-        return softmax_over_candidates(ours, theirs, index, temperature, adjustments, tile, own_logits)
+        return softmax_over_candidates(ours, theirs, index, temperature, adjustments, own_logits)
 
 
 def _in_order(anchors: Tensor) -> Tensor:
@@ -262,7 +255,6 @@ def softmax_over_candidates(
     positives: Tensor,
     temperature: float,
     adjustments: Sequence[Adjustment] = (),
-    tile: int | None = None,
     own_logits: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
@@ -271,7 +263,7 @@ def softmax_over_candidates(
     adjustments: done to the logits of each tile, in order. own_logits: [A, E], logits of further candidates
     that only their own anchor has; minus infinity for none. weights: float[A], factors on the anchors' terms.
     """
-    tile = tile or tile_rows(anchors.device, len(candidates))
+    tile = tile_rows(anchors.device, len(candidates))
     others = None if candidates is anchors else candidates  # one array takes both gradients if it is None
     scale = inverse(temperature)
     return TiledSoftmax.apply(anchors, others, own_logits, positives, scale, adjustments, tile, weights)

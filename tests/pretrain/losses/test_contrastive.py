@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from pretrain.losses import contrastive
 from pretrain.losses.contrastive import (
     Negatives,
     info_nce,
@@ -16,6 +17,14 @@ from pretrain.losses.exclusions import Exclusions
 from pretrain.losses.vectors import directions, unit_vectors
 
 TILES = [1, 7, 37, 512, None]
+
+
+@pytest.fixture(autouse=True)
+def tiles_of_the_test(request, monkeypatch):
+    """A test with a parameter `tile` has tiles of that many anchors."""
+    callspec = getattr(request.node, "callspec", None)
+    if callspec and (tile := callspec.params.get("tile")):
+        monkeypatch.setattr(contrastive, "tile_rows", lambda device, candidates: tile)
 
 
 def same_with_gradients(ours, theirs, *inputs):
@@ -84,7 +93,7 @@ def test_nt_xent_equals_the_reference(tile, grouped, duplicates, temperature):
     groups = torch.randint(0, 4, (37,)) if grouped else None
     identities = torch.randint(0, 90, (2, 37)) if duplicates else None
     same_with_gradients(
-        nt_xent(views, temperature, Exclusions(groups, identities), tile),
+        nt_xent(views, temperature, Exclusions(groups, identities)),
         reference_nt_xent(views, temperature, groups, identities),
         views,
     )
@@ -141,7 +150,7 @@ def test_info_nce_with_hard_negatives_equals_the_reference(tile, bias, duplicate
         same = Exclusions(identities=torch.stack([anchor_ids, positive_ids]))
         reference = anchor_ids, positive_ids, torch.cat([positive_ids, negative_ids])
     same_with_gradients(
-        info_nce(a, p, 0.05, same, Negatives(n, identities=negative_ids, own_bias=bias), tile),
+        info_nce(a, p, 0.05, same, Negatives(n, identities=negative_ids, own_bias=bias)),
         reference_info_nce(a, p, 0.05, n, bias, reference),
         a,
         p,
@@ -154,7 +163,7 @@ def test_an_absent_negative_is_nobodys_candidate(tile):
     a, p, n = vectors(37, 16), vectors(37, 16), vectors(37, 16)
     present = torch.rand(37) < 0.6
     same_with_gradients(
-        info_nce(a, p, 0.05, negatives=Negatives(n, present), tile=tile),
+        info_nce(a, p, 0.05, negatives=Negatives(n, present)),
         reference_info_nce(a, p, 0.05, n[present]),
         a,
         p,
@@ -165,7 +174,7 @@ def test_an_absent_negative_is_nobodys_candidate(tile):
 @pytest.mark.parametrize("queue", [0, 5, 90])
 def test_info_nce_takes_a_queue_of_any_length_without_gradient(queue):
     a, p, n = vectors(37, 16), vectors(37, 16), torch.randn(queue, 16, dtype=torch.float64)
-    ours = info_nce(a, p, 0.1, negatives=Negatives(n), tile=10)
+    ours = info_nce(a, p, 0.1, negatives=Negatives(n))
     same_with_gradients(ours, reference_info_nce(a, p, 0.1, n), a, p)
 
 
@@ -181,7 +190,7 @@ def test_several_positives_have_the_mean_of_their_losses(tile, in_batch):
     numbers = torch.arange(count)
     same = Exclusions(identities=torch.stack([numbers, *(numbers + 100 * k for k in (1, 2, 3))]))
     negatives = Negatives(n, there, torch.arange(2 * count) + 1000, own_bias=0.4)
-    ours = info_nce(a, p, 0.05, same, negatives, tile, present=present, in_batch=in_batch)
+    ours = info_nce(a, p, 0.05, same, negatives, present=present, in_batch=in_batch)
 
     def logit(i, candidate):
         return torch.cosine_similarity(a[i], candidate, dim=0) / 0.05
@@ -230,20 +239,20 @@ def test_local_negatives_are_the_mean_over_groups_computed_alone(tile):
 
     present = torch.arange(24) % 3 > 0
     same_with_gradients(
-        info_nce(a, p, 0.1, Exclusions(groups), Negatives(n, own_bias=0.2), tile),
+        info_nce(a, p, 0.1, Exclusions(groups), Negatives(n, own_bias=0.2)),
         alone(lambda *x: reference_info_nce(x[0], x[1], 0.1, x[2], 0.2), a, p, n),
         a,
         p,
         n,
     )
     same_with_gradients(
-        symmetric_info_nce(a, p, 0.1, Exclusions(groups), tile),
+        symmetric_info_nce(a, p, 0.1, Exclusions(groups)),
         alone(lambda *x: symmetric_info_nce(*x, 0.1), a, p),
         a,
         p,
     )
     same_with_gradients(
-        relaxed_negative_info_nce(a, p, n, present, 0.1, 0.2, Exclusions(groups), tile),
+        relaxed_negative_info_nce(a, p, n, present, 0.1, 0.2, Exclusions(groups)),
         alone(lambda *x: relaxed_negative_info_nce(*x, 0.1, 0.2), a, p, n, present),
         a,
         p,
@@ -251,7 +260,7 @@ def test_local_negatives_are_the_mean_over_groups_computed_alone(tile):
     )
     views = torch.stack([a, p])
     same_with_gradients(
-        nt_xent(views, 0.1, Exclusions(groups), tile),
+        nt_xent(views, 0.1, Exclusions(groups)),
         alone(lambda *x: nt_xent(torch.stack(x), 0.1), a, p),
         a,
         p,
@@ -269,7 +278,7 @@ def test_symmetric_info_nce_is_clips(tile, duplicates):
     expected = 0.5 * (
         reference_info_nce(a, p, 0.05, identities=forth) + reference_info_nce(p, a, 0.05, identities=back)
     )
-    same_with_gradients(symmetric_info_nce(a, p, 0.05, Exclusions(identities=ids), tile), expected, a, p)
+    same_with_gradients(symmetric_info_nce(a, p, 0.05, Exclusions(identities=ids)), expected, a, p)
 
 
 @pytest.mark.parametrize("duplicates", [False, True])
@@ -283,7 +292,7 @@ def test_relaxed_negatives_equal_equation_4_of_sda(tile, duplicates):
     denominator = (cosine / 0.05).exp().sum(1) + own.exp() * present
     expected = -((cosine.diagonal() / 0.05).exp() / denominator).log().mean()
     same = Exclusions(identities=ids if duplicates else None)
-    same_with_gradients(relaxed_negative_info_nce(a, p, n, present, 0.05, 0.5, same, tile), expected, a, p, n)
+    same_with_gradients(relaxed_negative_info_nce(a, p, n, present, 0.05, 0.5, same), expected, a, p, n)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -336,7 +345,8 @@ def test_equal_texts_everywhere_leave_no_negatives():
 # -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_engine_takes_other_candidates_and_constants():
+@pytest.mark.parametrize("tile", [4])
+def test_the_engine_takes_other_candidates_and_constants(tile):
     """More candidates than anchors, not normalised, a constant on a block."""
     anchors, candidates = vectors(6, 5), vectors(12, 5)
 
@@ -346,7 +356,7 @@ def test_the_engine_takes_other_candidates_and_constants():
     positives = torch.arange(6)
     constant = torch.tensor([0.0] * 6 + [0.7] * 6, dtype=torch.float64)
     same_with_gradients(
-        softmax_over_candidates(anchors, candidates, positives, 0.2, [weigh], tile=4),
+        softmax_over_candidates(anchors, candidates, positives, 0.2, [weigh]),
         cross_entropy(anchors @ candidates.T / 0.2 + constant, positives),
         anchors,
         candidates,

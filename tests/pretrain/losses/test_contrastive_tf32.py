@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pretrain.losses import contrastive
 from pretrain.losses.contrastive import info_nce, nt_xent
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
@@ -47,12 +48,17 @@ def test_numbers_are_rounded_to_11_bits():
     assert torch.equal(rounded(numbers, False), expected)
 
 
+@pytest.fixture(autouse=True)
+def several_tiles(monkeypatch):
+    monkeypatch.setattr(contrastive, "tile_rows", lambda device, candidates: TILE)
+
+
 def info(first, second):
-    return info_nce(first, second, 0.05, tile=TILE)
+    return info_nce(first, second, 0.05)
 
 
 def both(first, second):
-    return nt_xent(torch.stack([first, second]), 0.05, tile=TILE)
+    return nt_xent(torch.stack([first, second]), 0.05)
 
 
 def found(loss, first, second):

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
+from pretrain.losses import contrastive
 from pretrain.losses.contrastive import Negatives, info_nce, nt_xent, symmetric_info_nce
 from pretrain.losses.exclusions import Exclusions, Guide
 from pretrain.model.encoder import build_encoder
@@ -87,11 +88,13 @@ def test_an_absent_hard_negative_is_no_negative(absent):
 @pytest.mark.parametrize("strategy, margin", RULES)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("tile", [5, None])
-def test_masked_false_negatives_equal_gist_embed_loss(strategy, margin, count, tile):
+def test_masked_false_negatives_equal_gist_embed_loss(strategy, margin, count, tile, monkeypatch):
+    if tile:
+        monkeypatch.setattr(contrastive, "tile_rows", lambda device, candidates: tile)
     ours, of_guide = columns(count)
     guide = Guide(*of_guide, margin=margin, strategy=strategy, counting=True)
     hard = None if count == 2 else Negatives(ours[2])
-    loss = info_nce(ours[0], ours[1], 0.07, Exclusions(guide=guide), hard, tile)
+    loss = info_nce(ours[0], ours[1], 0.07, Exclusions(guide=guide), hard)
     settings = {"temperature": 0.07, "margin": margin, "margin_strategy": strategy}
     settings |= {"contrast_anchors": False, "contrast_positives": False}
     features = [{"model": x, "guide": g} for x, g in zip(ours, of_guide)]
@@ -103,7 +106,7 @@ def test_masked_false_negatives_equal_gist_embed_loss(strategy, margin, count, t
     assert loss < info_nce(ours[0], ours[1], 0.07, negatives=hard)
 
 
-def test_nt_xent_and_both_directions_leave_out_by_the_rule():
+def test_nt_xent_and_both_directions_leave_out_by_the_rule(monkeypatch):
     """NT-Xent's candidates are all vectors; the way back has the positives as anchors."""
     (a, p), (g, h) = columns(2)
     every, of_guide = torch.cat([a, p]), torch.cat([g, h])
@@ -132,7 +135,8 @@ def test_nt_xent_and_both_directions_leave_out_by_the_rule():
 
     expected, masked, there = by_hand(every, every, partner, of_guide, of_guide, True)
     ours = guide()
-    equal(nt_xent(torch.stack([a, p]), 0.2, Exclusions(guide=ours), 9), expected, [a, p])
+    monkeypatch.setattr(contrastive, "tile_rows", lambda device, candidates: 9)
+    equal(nt_xent(torch.stack([a, p]), 0.2, Exclusions(guide=ours)), expected, [a, p])
     assert float(ours.share()) == pytest.approx(masked / there)
     index = torch.arange(N)
     forth, *first = by_hand(a, p, index, g, h, False)
