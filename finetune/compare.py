@@ -154,7 +154,7 @@ def _table(
 
 
 def example_lines(evaluations: Mapping[str, Mapping[str, OfTask]]) -> list[str]:
-    """Return the lines for the terminal: for each evaluation and model a line a task."""
+    """Return the lines for the terminal: for each evaluation and model one line per task."""
     lines = []
     for name, of_tasks in evaluations.items():
         models = dict.fromkeys(model for of_models in of_tasks.values() for model in of_models)

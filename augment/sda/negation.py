@@ -22,8 +22,8 @@ _ANY_NEGATIVE = re.compile(
     r"\b(?:never|no|nobody|nothing|nowhere|none|neither|nor|hardly|scarcely|barely)\b", re.IGNORECASE
 )
 _TRACES = ("no", "ne", "hard", "scarce", "bare")  # of those: quicker to look for
-# What "no" is part of if it goes with these has no counterpart with "some": "no less than"; "no doubt"
-# denies nothing.
+# With these words "no" forms a phrase that has no counterpart with "some": "no less than"; "no doubt" denies
+# nothing.
 _BOUND_TO_NO = word_set("other sooner less fewer more later such means further earlier better")
 _ASIDES = word_set("doubt matter wonder")
 _FORMULAS = named_words("negation.formulas")

@@ -134,17 +134,17 @@ def alternatives(spec: str) -> list[str]:
     return [str(step) for step in stages[0]]
 
 
-def with_excerpt(excerpt: str, spec: str) -> str:
-    """Return a specification that takes an excerpt before its augmentations of tokens, behind those of text.
+def with_excerpt(step: str, spec: str) -> str:
+    """Return a specification with `step`, an excerpt, before augmentations of tokens, behind those of text.
 
     >>> with_excerpt("span", "pi|mv,del-span"), with_excerpt("none", "del-span"), with_excerpt("span", "none")
     ('pi|mv,span,del-span', 'del-span', 'span')
     """
-    if not parse(excerpt).stages:
+    if not parse(step).stages:
         return spec
     stages = [stage for stage in expand(spec).split(",") if parse(stage).stages]
     texts = sum(map(needs_text, stages))  # they come first
-    return ",".join([*stages[:texts], excerpt, *stages[texts:]])
+    return ",".join([*stages[:texts], step, *stages[texts:]])
 
 
 def _has_step(test: Callable[[Step], bool]) -> Callable[[str], bool]:

@@ -83,7 +83,7 @@ class TextEncoder:
         return rows
 
     def _tokens_of(self, pieces: list[str], prefix: str) -> list[bytes | None]:
-        """Return the tokens of before + piece for each piece, None for those that do not stand alone."""
+        """Return the tokens of prefix + piece for each piece, None for those that do not stand alone."""
         alone = [
             piece
             for piece in pieces

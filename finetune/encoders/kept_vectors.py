@@ -46,12 +46,13 @@ EncodePoolings = Callable[[Sequence[str], Sequence[str]], Mapping[str, np.ndarra
 
 
 def digest_of(source: ModelSource) -> str | None:
-    """Return a digest of the contents, not times, of a model's files; None: they are not on this machine."""
+    """Return a digest of what a model's files but checkpoints hold; None: they are not on this machine."""
     folder = source.folder or cached_folder(source.location)
     if folder is None:
         return None
-    files = [path for path in sorted(folder.rglob("*")) if path.suffix in _READ_SUFFIXES and path.is_file()]
-    named = [f"{path.relative_to(folder)} {sha256_of(path)}" for path in files]
+    files = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    read = [one for one in files if one.suffix in _READ_SUFFIXES and not str(one).startswith("checkpoint")]
+    named = [f"{one} {sha256_of(folder / one)}" for one in read]
     return hashlib.sha256("\n".join(named).encode()).hexdigest()
 
 
@@ -108,9 +109,8 @@ class KeptVectors:
                 found[pooling].update(zip(chunk, block, strict=True))
             if time.monotonic() - printed > SECONDS_BETWEEN_LINES:
                 printed = time.monotonic()
-                print(
-                    f"{start + len(chunk):,} of {len(missing):,} texts encoded", file=sys.stderr, flush=True
-                )
+                said = f"{start + len(chunk):,} of {len(missing):,} texts encoded"
+                print(said, file=sys.stderr, flush=True)
         counts = f"{len(text_of) - len(missing):,} kept from before, {len(missing):,} encoded"
         said = f"vectors of {len(text_of):,} texts: {counts} in {format_seconds(time.monotonic() - started)}"
         print(said, file=sys.stderr, flush=True)

@@ -92,7 +92,7 @@ class Budget(BaseModel, use_attribute_docstrings=True):
     """do all units again, whatever is there"""
 
 
-def main(model: Model, *, set: cli.Names = (), plan: Budget, flags: FrozenFlags) -> int:
+def main(model: Model, *, plan: Budget, set: cli.Names = (), flags: FrozenFlags) -> int:
     """Evaluate an encoder by a suite of evaluations; what is done already is kept, and not done again.
 
     Args:

@@ -41,7 +41,7 @@ _SCORES = "scores.npz"
 
 
 def general_test(eval_data: str) -> OwnSet:
-    """Return the test of similarity of general text: STS-B dev if it is, else what the package brings.
+    """Return the test of similarity of general text: STS-B dev if its data is there, else the package's own.
 
     That has sentences of docstrings in pairs: 3 of one docstring, 2 of one module, 1 of one package, 0 else.
     """
@@ -132,6 +132,7 @@ class Judge:
             keep_start(start, trained, best)
         else:
             average(start, trained, alpha, best)
+        made = {ADAPTED: trained} | ({} if kept == START else {kept: best})
         by_half = {
             half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
             for half in HALVES
@@ -145,9 +146,7 @@ class Judge:
             "chosen": {"alpha": alpha, "row": name, **by_half},
             "general": self.general.name,
             "similarity": self._similarities(),
-            "costs": self._costs(
-                start, {ADAPTED: trained} | ({} if kept == START else {kept: best}), open_model
-            ),
+            "costs": self._costs(start, made, open_model),
             "kept": kept,
             "forgot": other if other != name and rows[other]["less"][START]["verdict"] == "better" else "",
             "weights": [sha256_of(folder / WEIGHTS) for folder in (trained, best)],
@@ -178,7 +177,8 @@ class Judge:
 
 def fingerprint(source: str, pooling: str) -> str:
     """Return what the vectors of an encoder, a folder or a name of the hub, follow from, as a sha256."""
-    contents = digest_of(ModelSource(source, source))
+    # of a name the folder in the cache, which its commit names: weights may arrive there later
+    contents = digest_of(ModelSource(source, source)) if Path(source).is_dir() else cached_folder(source)
     return hashlib.sha256(f"{contents}\n{pooling}".encode()).hexdigest()
 
 
@@ -214,10 +214,8 @@ def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:
         )
     if not path.is_file() or not (best / WEIGHTS).is_file():
         return None
-    report, weights = (
-        json.loads(path.read_text("utf-8")),
-        [sha256_of(one / WEIGHTS) for one in (trained, best)],
-    )
+    report = json.loads(path.read_text("utf-8"))
+    weights = [sha256_of(folder / WEIGHTS) for folder in (trained, best)]
     return report if report["weights"] == weights else None
 
 
@@ -246,7 +244,6 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
             forgot = f"forgot more than {MOST_FORGOTTEN:g} point of {general}"
             why = f"{other} is better on your text, but {forgot}"
         return [*lines, f"  best/ is the start: {why} (export/ has the last step)"]
-    what = (
-        "what was trained" if kept == ADAPTED else f"an average, {chosen['alpha']:g} of it what was trained"
-    )
+    averaged = f"an average, {chosen['alpha']:g} of it what was trained"
+    what = "what was trained" if kept == ADAPTED else averaged
     return [*lines, f"  best/ is {what}: better than the start on your text"]

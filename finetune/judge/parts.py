@@ -17,7 +17,7 @@ from pretrain.prepare.sources.structured import structured
 FEW = 50
 """A text of fewer documents is split."""
 PARTS, SMALLEST = 200, 1000
-"""How many parts there are, about, and the fewest characters of one."""
+"""About so many parts; each has at least so many characters."""
 GAP = 300
 """Characters at least between a held-out part and one to train on: a paragraph or a section is left out."""
 

@@ -212,7 +212,7 @@ PUBLISHED = [
 
 
 def rows_of(systems: Sequence[System]) -> list[SystemRow]:
-    """Return one row a system and pooling; the pooling is named if a system was evaluated with several."""
+    """Return one row per system and pooling; the pooling is named if a system was evaluated with several."""
     rows = []
     for system in systems:
         poolings = dict.fromkeys(pooling for member in system.members for _, pooling in member.evaluations)

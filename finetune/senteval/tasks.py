@@ -155,9 +155,9 @@ def _probing(path: Path) -> TaskSplits:
 
 
 PROBING = tuple(one.name.removeprefix("probing/") for one in DATA_SETS.values() if one.group == "probing")
-_DESCRIBED = yaml.safe_load(Path(__file__).with_name("tasks.yaml").read_text("utf-8"))
+_YAML = yaml.safe_load(Path(__file__).with_name("tasks.yaml").read_text("utf-8"))
 _TASKS = (
-    *(SentEvalTask(name, **fields) for name, fields in _DESCRIBED.items()),
+    *(SentEvalTask(name, **keys | {"labels": tuple(keys.get("labels", ()))}) for name, keys in _YAML.items()),
     *(SentEvalTask(name, "split", data_name=f"probing/{name}") for name in PROBING),
 )
 TASKS: dict[str, SentEvalTask] = {task.name: task for task in _TASKS}

@@ -125,7 +125,7 @@ class EngineState:
     # -- writing --------------------------------------------------------
 
     def prepare(self, saved_keys: dict[int, list[str]]) -> None:
-        """Create the optimizer's state, zeroed, exactly if the checkpoint has some.
+        """Create the optimizer's state, zeros, for exactly those parameters of which the checkpoint has some.
 
         Optimizers create their state at their first step, so a new engine has none. An engine that has
         stepped keeps its tensors, since others hold views of them.

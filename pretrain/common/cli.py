@@ -34,7 +34,7 @@ from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.files import is_of_disk, require_writable, require_writable_file
 from pretrain.common.program import program
-from pretrain.common.typed_values import Flag, nearest, parse_value, type_name, value_text
+from pretrain.common.typed_values import Flag, nearest, parse_value
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -66,8 +66,9 @@ class SayWhatLoads(MetaPathFinder):
 
 
 def flags_of(model: type[BaseModel]) -> list[Flag]:
-    """Return the flags that a flat model's fields are."""
-    return [Flag.of_field(name, field) for name, field in model.model_fields.items()]
+    """Return the flags that a flat model's fields are, its own before those that it inherits."""
+    names = sorted(model.model_fields, key=lambda name: name not in model.__annotations__)
+    return [Flag.of_field(name, model.model_fields[name]) for name in names]
 
 
 class Command:
@@ -105,10 +106,9 @@ class Command:
                 self.words.append(name)
             else:
                 self.kinds[name] = kind
-                default = parameter.default
-                text = "required" if default is parameter.empty else value_text(default) or "none"
-                own = Flag.of_field(name, FieldInfo.from_annotation(kind)).meaning
-                self.flags[name] = Flag(name, type_name(kind), text, meanings.get(name) or own)
+                default = ... if parameter.default is parameter.empty else parameter.default
+                flag = Flag.of_field(name, FieldInfo.from_annotated_attribute(kind, default))
+                self.flags[name] = flag._replace(meaning=meanings.get(name) or flag.meaning)
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                     self.words.append(name)
         self.flags["trust"] = Flag("trust", "bool", "false", _TRUST)
@@ -281,11 +281,9 @@ def run(
                 flag = next(filter(_is_flag, (word, before)), "the command")
                 require_no_credentials(word, flag.partition("=")[0])
         typed_as = program()
-        chosen = commands.get(words[0]) if words else None
-        if chosen is not None:
-            function, typed_as, words, others = chosen, f"{typed_as} {words[0]}", words[1:], {}
-        else:
-            others = commands
+        others = commands
+        if words and words[0] in commands:
+            function, typed_as, words, others = commands[words[0]], f"{typed_as} {words[0]}", words[1:], {}
         command = None if function is None else Command(function, typed_as, keys(), first, more_help)
         if any(word in ("-h", "help") or word.partition("=")[0] == "--help" for word in words):
             print(_help(command, typed_as, others, words))
@@ -332,7 +330,8 @@ def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> An
 
 
 def _help(command: Command | None, typed_as: str, commands: dict[str, Callable], words: Sequence[str]) -> str:
-    topics = {word.removeprefix("--help=") for word in words}
+    topics = {word for asked, word in itertools.pairwise(words) if asked in ("--help", "-h", "help")}
+    topics |= {word.removeprefix("--help=") for word in words if word.startswith("--help=")}
     pages = []
     if command is not None:
         sections = [command.full_help(section) for section in command.sections if section in topics]
@@ -366,7 +365,7 @@ def key_table(flags: Iterable[Flag]) -> str:
     """Return flags as text: name, type and default on one line, the meaning below."""
     lines = []
     for flag in flags:
-        default = "required" if flag.default == "required" else f"default {flag.default}"
+        default = "required" if flag.default == "required" else f"default {flag.default or 'none'}"
         lines.append(f"  {flag.name} {flag.kind} ({default})")
         lines += textwrap.wrap(flag.meaning, WIDTH - 8, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
 
 LOWER_IS_BETTER = ("heldout_mlm_loss", "partner_loss")
-"""Scores of evaluations during training whose sign is turned if the best one is chosen."""
+"""Scores of evaluations during training whose sign is turned when the best one is chosen."""
 
 
 def is_run(source: str) -> bool:

@@ -45,7 +45,7 @@ class Source(Section):
     format: Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"] = "auto"
     """auto: by the file's name"""
     layout: Literal["auto", "lines", "paragraphs", "passages"] = "auto"
-    """documents in a text file: one a line; lines with a blank line between documents; or passages, running
+    """documents in a text file: one per line; lines with a blank line between documents; or passages, running
     text cut every 32 kB. auto: paragraphs if there are blank lines, else lines; for unit record: lines. In
     other formats a record is a document, and passages joins records that follow each other, as the sentences
     of a book that are a row each"""

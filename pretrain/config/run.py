@@ -250,7 +250,7 @@ class TrainConfig(Section):
     graphs: Literal["auto", "off"] = "auto"
     """auto: on a GPU, what the encoder does with a row of at most 32,768 tokens is launched at once, as a
     CUDA graph recorded when a row of the same shape comes a second time; a GPU waits for the host else, with
-    short sentences most of the time. Changes no gradient. The run says if a row cannot be. off: never"""
+    short sentences most of the time. Changes no gradient. The run says so when a row cannot be. off: never"""
     zero: int = Field(1, ge=0, le=3)
     """DeepSpeed ZeRO stage"""
     communication_dtype: Literal["fp32", "bf16"] = "fp32"

@@ -292,8 +292,8 @@ class VadvcseConfig(ContrastiveTerm):
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower"}
 
     reading: Literal["smart-package", "algorithm-1", "appendix-A"] = "smart-package"
-    """how the paper is read if it is silent: smart-package: as the public packages do it, inert with their
-    numbers; algorithm-1, appendix-A: as printed there (docs/objectives.md)"""
+    """how the paper is read in what it leaves open: smart-package: as the public packages do it, inert with
+    their numbers; algorithm-1, appendix-A: as printed there (docs/objectives.md)"""
     adversarial_weight: float | None = Field(None, ge=0)
     """lambda, the weight of the virtual adversarial loss; none: the reading's"""
     divergence: Literal["js", "kl", "symmetric-kl"] = "js"

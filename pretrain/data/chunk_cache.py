@@ -18,8 +18,8 @@ class ChunkCache:
     chunk. A lane stays in a chunk for many steps, so a slot for every lane means that each chunk is read once
     an epoch.
 
-    Memory: 4 bytes per token of the largest chunk, 16 bytes a sequence and 12 bytes a record, for each slot;
-    with text, the annotation of the chunk besides, some 12 bytes per token.
+    Memory: 4 bytes per token of the largest chunk, 16 bytes per sequence and 12 bytes per record, for each
+    slot; with text, the annotation of the chunk besides, some 12 bytes per token.
 
     slots: chunks to keep; grows when one batch needs more. vocabulary_size: ids must be below it. keep_text:
     keep text and parse too, for `sentences`; the data must be annotated.

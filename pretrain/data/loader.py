@@ -234,7 +234,7 @@ def _check_views(reader: ShardReader, spec: BatchSpec) -> None:
     assert len(set(roles)) == len(roles)
     if longest is not None and reader.max_length > longest:
         raise UserError(
-            f"{reader.folder} has {reader.max_length} tokens a sequence: raise model.max_positions, or "
+            f"{reader.folder} has {reader.max_length} tokens per sequence: raise model.max_positions, or "
             f"prepare the data with max_length {longest}"
         )
     labelled = [view for view in spec.views if view.labelled]

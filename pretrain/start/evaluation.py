@@ -1,4 +1,4 @@
-"""The evaluation during training: held-out sequences, STS-B dev if its data is, and own test sets."""
+"""The evaluation during training: held-out sequences, STS-B dev if its data is there, and own test sets."""
 
 import math
 import sys

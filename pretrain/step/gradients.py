@@ -40,7 +40,7 @@ class Gradients:
             self.__dict__.pop("pairs", None)
 
     def keep(self, pairs: Sequence[tuple[Parameter, Tensor]] | None = None) -> None:
-        """Put gradients where they belong, and zeros if there are none; pairs: None for all."""
+        """Put gradients where they belong, and zeros where a parameter has none; pairs: None for all."""
         others = [pair for pair in pairs or self.pairs if pair[0].grad is not pair[1]]
         if first := [own for parameter, own in others if parameter.grad is None]:
             torch._foreach_zero_(first)

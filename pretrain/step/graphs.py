@@ -195,7 +195,7 @@ class RowGraph:
             return torch.autograd.grad(result, aliases, self.gradient, allow_unused=True)
 
     def _within(self, body: Callable[[], Any]) -> Any:
-        """Call `body` if the aliases are the model's parameters, and no copy of a weight outlives it."""
+        """Call `body` with the aliases as the model's parameters, and no copy of a weight outlives it."""
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:

@@ -197,7 +197,7 @@ def plain_look_alike(text: str, threshold: int, draws: PlainDraws, urls: list[tu
             share = bits & 0x1FFFFF
             bits >>= 21
             # They say whether, and where below the threshold they are which one.
-            if share < threshold and not (urls and spelling._inside(len(made), urls)):
+            if share < threshold and not any(start <= len(made) < end for start, end in urls):
                 letter = similar[share * len(similar) // threshold]
         made.append(letter)
     return "".join(made)

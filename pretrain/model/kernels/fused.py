@@ -78,8 +78,8 @@ def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
     """Return whether `attention` of qkv [T, 3, heads, D] is by the program for short sequences.
 
-    It is if all of the row have at most 128 tokens, and heads at most 128 channels, if shared memory holds
-    a sequence's tiles.
+    It is so when all sequences of the row have at most 128 tokens, heads have at most 128 channels, and
+    shared memory holds a sequence's tiles.
     """
     return bool(layout.buckets) and _fits(qkv, layout.buckets[-1][0], _TILES)
 

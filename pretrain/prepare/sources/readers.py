@@ -56,7 +56,7 @@ class ReadTask:
 
 
 def open_file(path: str | Path) -> Stream:
-    """Open a file as a stream of its decompressed bytes, with \\n if its lines end in \\r alone.
+    """Open a file as a stream of decompressed bytes, with \\n in place of \\r if its lines end in \\r alone.
 
     They do if the first megabyte has no \\n and several \\r.
     """

@@ -134,7 +134,7 @@ class Scatter(PlannedStep):
 
 
 class EnsureSplits(PlannedStep):
-    """Decide by the rule if the hashes leave a split empty, and run the reading tasks concerned again."""
+    """When the hashes leave a split empty, decide by the rule, and run the reading tasks concerned again."""
 
     stage = "heldout"
 

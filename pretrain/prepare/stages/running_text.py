@@ -29,6 +29,7 @@ _IDS = _SENTENCE - 1
 class Resolve(PlannedStep):
     """Find the sentences of held-out documents that training documents have too, and list them."""
 
+    # "resolve" before its files changed: an unfinished preparation does it again, so PREPARATION stayed
     stage = "drop"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:

@@ -201,6 +201,20 @@ def test_start_and_words_are_scored_once(made, tmp_path):
     assert begin("cls")[0] == 3
 
 
+def test_a_start_is_known_by_its_files_and_a_name_of_the_hub_by_its_folder_there(tmp_path, monkeypatch):
+    start = save_bert(tmp_path / "bert")
+    before = fingerprint(str(start), "mean")
+    (start / "checkpoint-5").mkdir()
+    (start / "checkpoint-5" / "model.safetensors").write_bytes(b"weights of another step")
+    assert fingerprint(str(start), "mean") == before != fingerprint(str(start), "cls")
+    cached = tmp_path / "models--owner--name" / "snapshots" / "1f"
+    cached.mkdir(parents=True)
+    monkeypatch.setattr("finetune.judge.choice.cached_folder", {"owner/name": cached}.get)
+    named = fingerprint("owner/name", "mean")
+    (cached / "model.safetensors").write_bytes(b"weights, which arrive with the first use")
+    assert fingerprint("owner/name", "mean") == named != before
+
+
 def test_costs_are_measured_in_turn_and_the_fastest_round_counts(tmp_path):
     calls, now = [], [0.0]
 

@@ -156,6 +156,10 @@ def test_labels_are_those_of_the_files(folder):
     assert load("STS-B-supervised", folder).splits["train"].first[0].startswith('"')  # quotes are text
 
 
+def test_described_tasks_can_be_hashed():
+    assert len(set(TASKS.values())) == len(TASKS) and TASKS["SST2"].labels == ("0", "1")
+
+
 def test_every_task_runs(folder, tmp_path, capsys):
     (tmp_path / "encoder.py").write_text(ENCODER)
     model = open_model(f"{tmp_path}/encoder.py:embed")

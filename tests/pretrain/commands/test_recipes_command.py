@@ -1,5 +1,7 @@
 """`clearly recipes` lists what `--config` takes."""
 
+import re
+
 import pytest
 
 from pretrain.commands.recipes import recipes
@@ -18,6 +20,15 @@ def test_every_recipe_is_listed_with_what_it_is_for(capsys):
 
 def test_a_word_chooses(capsys):
     recipes("SimCSE")
-    assert all("simcse" in line.lower() or "..." in line for line in capsys.readouterr().out.splitlines())
+    entries = re.split(r"\n(?=\S)", capsys.readouterr().out)
+    assert all("simcse" in entry.lower() and "..." not in entry for entry in entries)
+    assert all(len(line) <= 80 for entry in entries for line in entry.splitlines())
+    texts = {name: " ".join(text.split()) for name, text in (entry.split(None, 1) for entry in entries)}
+    assert texts["diffcse_bert"].startswith(
+        "DiffCSE (Chuang et al. 2022): SimCSE, and replaced-token detection conditioned on the sentence"
+    )
+    assert texts["sweeps/augcse_table14"].startswith(
+        "SimCSE supervised by ANLI. ANLI beside SNLI and MNLI as"
+    )
     with pytest.raises(UserError, match="lists all"):
         recipes("no such word")

@@ -201,6 +201,29 @@ def test_keys_reach_the_function_as_they_were_typed(call):
         assert page.startswith("  --train.lr float (default 0.1)") and "usage" not in page
 
 
+@pytest.mark.parametrize("asked", ["--help", "-h"])
+def test_the_value_of_a_flag_is_no_topic_of_help(call, asked):
+    for words in (["--config", "all", "--data", "train", asked], ["train", asked, "--config", "all"]):
+        assert call(*words, function=overridden, keys=keys)[1].startswith("usage: ")
+    page = call("--config", "train", asked, "all", function=overridden, keys=keys)[1]
+    assert page.startswith("usage: ") and "  --train.lr float (default 0.1)" in page
+
+
+def test_defaults_of_a_models_fields_are_shown_and_its_own_fields_come_first(call):
+    class Base(BaseModel):
+        pooling: str = Field("", description="how")
+
+    class Derived(Base):
+        out: str = Field("", description="a folder")
+
+    def evaluate(name: str = "", *, flags: Derived) -> None:
+        """Evaluate."""
+
+    page = call("--help", "all", function=evaluate)[1]
+    assert "  NAME str (default none)" in page and page.count("(default none)") == 3
+    assert page.index("--out str (default none)") < page.index("--pooling str (default none)")
+
+
 def test_sub_commands(call):
     assert call("check", "d", function=None, check=check)[:2] == (0, "check d\n")
     assert call("x", check=check)[0] == 0 and call("check", "d", check=check)[1] == "check d\n"
