@@ -106,7 +106,10 @@ def require_negatives(reader: ShardReader, views: Sequence[ViewSpec]) -> None:
     for view in views:
         itself = view.column == NEGATIVE and parse(view.augmentation).is_identity
         if itself and NEGATIVE not in reader.columns:
-            raise UserError(f"{reader.folder} has no column 'negative': set augment.negative")
+            raise UserError(
+                f"{reader.folder} has no column 'negative': give records a field `negative` (clearly mine "
+                "finds hard negatives), or set augment.negative to an augmentation that makes them"
+            )
 
 
 class Loader:

@@ -405,6 +405,8 @@ def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "
             checkpoint.
     """
     advice = f"prepare the data with its tokenizer: --data.prepare.tokenizer {source}"
+    if role != "encoder":
+        advice += ", and train an encoder that has it"
     own = own_tokenizer(source)
     if own is not None:
         vocabulary = tokenizer.get_vocab()

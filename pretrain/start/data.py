@@ -166,7 +166,10 @@ def _check_scores(config: Config, reader: ShardReader) -> None:
     if not any(SYSTEMS[part].scored for part in parts):
         return
     if not reader.scored:
-        raise UserError(f"{reader.folder} has no scores to learn: give records a field `score`")
+        raise UserError(
+            f"{reader.folder} has no scores to learn: give records a field `score`, and a "
+            "source with other_fields: ignore the key score_key: score"
+        )
     settings = config.objective.scored
     largest = max(abs(bound) for part in reader.parts for bound in part.manifest["scores"])
     if settings.loss == "cosine" and largest > settings.highest:

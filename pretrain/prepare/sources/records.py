@@ -214,10 +214,12 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
             near = nearest_name(str(field), [key for key in meant if meant[key] not in filled])
             if near or source.other_fields == "refuse":
                 hint = f"; did you mean {near!r}?" if near else ""
+                scores = [name for name in fields if meant.get(name) == SCORE]
+                score = f", score_key: {scores[0]}" if scores else ""  # else it would be left out too
                 raise fault(
                     f"there is no column {excerpt(field)}{hint} (columns are {', '.join(meant)}). Name the "
                     f"columns in the source's {', '.join(f'{column}_key' for column in keys)}, or leave "
-                    "others out by other_fields: ignore"
+                    f"""others out: --source '[{{source: "{source.source}", other_fields: ignore{score}}}]'"""
                 )
         elif column in columns.values():
             both = _names([*(name for name, of in columns.items() if of == column), field])

@@ -156,7 +156,11 @@ def other_pooling(folder: Path) -> None:
 @pytest.mark.parametrize(
     "change, longest, says",
     [
-        (swap, 40, r"token 'w\d+' has id .* in the guide's own; .*--data.prepare.tokenizer"),
+        (
+            swap,
+            40,
+            r"token 'w\d+' has id .* in the guide's own; .*--data.prepare.tokenizer .*, and train an encoder",
+        ),
         (other_pooling, 40, "pooling max"),
         (lambda folder: None, 48, "takes 40 positions.*has 48: .* max_length 40"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x"), 40, "cannot load the encoder"),

@@ -11,7 +11,8 @@ import pytest
 from test_corpora import write
 
 from pretrain.common.errors import UserError
-from pretrain.config.data import Source
+from pretrain.common.typed_values import parse_value
+from pretrain.config.data import Source, data_config
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.records import COLUMNS, TextRecord, by_column, records, split_joined
 
@@ -186,6 +187,16 @@ def test_scores_are_numbers_in_json_and_in_tables(tmp_path):
     mixed = write(tmp_path / "b.jsonl", as_jsonl([*rows, {"sentence1": "e", "sentence2": "f"}]))
     with pytest.raises(UserError, match=r"line 3: this record has no score, and .* has one"):
         read(mixed)
+
+
+def test_the_source_that_an_error_of_other_fields_names_keeps_the_scores(tmp_path):
+    """As of STS-B's own file, which has columns of no use here."""
+    path = write(tmp_path / "a.tsv", "index\tsentence1\tsentence2\tscore\n7\ta\tb\t3\n")
+    with pytest.raises(UserError, match="there is no column 'index'") as refused:
+        read(path)
+    value = str(refused.value).split("--source '")[1].split("'")[0]
+    (source,) = data_config({"sources": parse_value(value, list[Source], "--source")}).sources
+    assert found_in(read(path, **source.model_dump(exclude={"source"}))) == [("a", "b", "", "", 3.0)]
 
 
 @pytest.mark.parametrize(
