@@ -22,7 +22,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-import psutil
 from pydantic import BaseModel
 
 from augment.core.pretrained import pretrained
@@ -49,7 +48,7 @@ from pretrain.common import cli
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, require_writable
-from pretrain.common.processes import end_session, failure_line, python_path, start_logged
+from pretrain.common.processes import end_session, failure_line, python_path, seconds_running, start_logged
 from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES, Shutdown
 from pretrain.telemetry.formats import format_seconds
 
@@ -100,8 +99,7 @@ def main(model: Model, *, plan: Budget, set: cli.Names = (), flags: FrozenFlags)
             score, a text and a label, or a query and a document, by the names of its columns.
     """
     # as a command from its very start: what it imports takes seconds of the budget
-    running = time.time() - psutil.Process().create_time() if __name__ == "__main__" else 0.0
-    started = time.monotonic() - running
+    started = time.monotonic() - (seconds_running() if __name__ == "__main__" else 0.0)
     deadline, precision = started + seconds_of(plan.budget), flags.precision
     # before the data: the name may be wrong
     suite = plan.suite or ("quick" if flags.tasks or not set else "")

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -196,3 +197,9 @@ def start_of(pid: int) -> int | None:
     """Return when a process started, in ticks of the kernel since the boot; None: there is none."""
     fields = stat_fields(pid)
     return int(fields[19]) if fields else None
+
+
+def seconds_running() -> float:
+    """Return how long ago this process started; a shell that became it by `exec` began it."""
+    ticks = start_of(os.getpid()) or 0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

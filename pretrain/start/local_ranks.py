@@ -10,7 +10,6 @@ DeepSpeed's launcher without such a flag starts a process for each NUMA node, wh
 """
 
 import atexit
-import contextlib
 import os
 import subprocess
 import sys
@@ -19,12 +18,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.error_output import LOCAL_RANKS
 from pretrain.common.memory import processes_that_fit
-from pretrain.common.processes import die_with, free_port
+from pretrain.common.processes import die_with, free_port, stat_fields
 from pretrain.config.run import Config
 
 _CHOOSE_RANKS = {
@@ -58,7 +55,7 @@ def choose_ranks(config: Config) -> int:
     )
 
 
-def start_local_ranks(ranks: int) -> list[psutil.Popen]:
+def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
     """Start the other ranks of this process's share, which end with it; this one becomes the first."""
     if ranks == 1:
         return []
@@ -75,7 +72,7 @@ def start_local_ranks(ranks: int) -> list[psutil.Popen]:
     print(f"starting {ranks} ranks ...", file=sys.stderr, flush=True)
     parent = os.getpid()
     others = [
-        psutil.Popen(
+        subprocess.Popen(
             [sys.executable, *sys.orig_argv[1:]],
             env=os.environ | as_rank(number),
             stdin=subprocess.DEVNULL,
@@ -108,12 +105,16 @@ def _launcher_chose() -> bool:
 
 def _launcher_commands() -> list[list[str]]:
     """Return the command lines of DeepSpeed's launcher and its starter, up to the script that they run."""
-    commands = []
-    with contextlib.suppress(psutil.Error):  # one that has ended meanwhile
-        for words in (process.cmdline() for process in psutil.Process().parents()[:3]):
-            if any("deepspeed" in word for word in words[:3]):
-                own = next((i for i, word in enumerate(words) if word.endswith("main.py")), len(words))
-                commands.append(words[:own])
+    commands, process = [], os.getppid()
+    for _ in range(3):
+        try:
+            words = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
+        except OSError:
+            break
+        if any("deepspeed" in word for word in words[:3]):
+            own = next((i for i, word in enumerate(words) if word.endswith("main.py")), len(words))
+            commands.append(words[:own])
+        process = int((stat_fields(process) or ["", "0"])[1])
     return commands
 
 
@@ -128,7 +129,7 @@ def _fitting_memory(config: Config) -> int:
     return processes_that_fit(parameters, _BYTES_OF_A_RANK)
 
 
-def _end_with_any(others: Sequence[psutil.Popen]) -> None:
+def _end_with_any(others: Sequence[subprocess.Popen]) -> None:
     """End this process soon after another rank has failed: it would wait for it in a collective."""
     while True:
         time.sleep(0.5)
@@ -140,6 +141,10 @@ def _end_with_any(others: Sequence[psutil.Popen]) -> None:
             return
 
 
-def _wait_for_end(others: Sequence[psutil.Popen]) -> None:
-    for rank in psutil.wait_procs(others, _SECONDS_TO_END)[1]:
-        rank.kill()
+def _wait_for_end(others: Sequence[subprocess.Popen]) -> None:
+    end = time.monotonic() + _SECONDS_TO_END
+    for rank in others:
+        try:
+            rank.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()

@@ -243,8 +243,9 @@ class Board:
 
 def memory_use() -> dict[str, float]:
     """Return this process's resident memory now and at its peak, and the GPU's peak, in GB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    use = {"peak_gb": peak / 1e9, "resident_gb": resident_bytes() / 1e9}
+    use = {"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
+    if resident := resident_bytes():
+        use["resident_gb"] = resident / 1e9
     if torch.cuda.is_available():
         use["gpu_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     return use

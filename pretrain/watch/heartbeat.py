@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-import psutil
-
 from pretrain.common.processes import start_of, stat_fields
 
 WIDTH = 512
@@ -167,6 +165,8 @@ def state_of(pid: int) -> str:
 
 def children_of(pid: int) -> list[int]:
     """Return the pids of the children of a process."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return [child.pid for child in psutil.Process(pid).children()]
-    return []
+    children: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            children += map(int, path.read_text().split())
+    return children
