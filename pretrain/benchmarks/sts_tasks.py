@@ -108,6 +108,10 @@ class StsEvaluator:
         """Return the subsets of a task, without the pairs that have no gold score."""
         known_name(task, (*TASKS, SICK_OF_MTEB), "STS task", plain=str)
         if task not in self._loaded:
+            if self.data is None:
+                raise UserError(
+                    f"{task} needs --eval-data or CLEAR_DATA: a folder with SentEval/STS and SentEval/SICK"
+                )
             root, read = data_root(self.data), _read_year if task in YEAR_SUBSETS else _read_tables
             self._loaded[task] = read(task, require(files(task, root), root))
         return self._loaded[task]

@@ -194,7 +194,7 @@ class Saver:
         self.engine, self.max_file_bytes = engine, max_file_bytes
         self.has_room = True  # for copies, when they were wanted last
         self._memory = torch.empty(0, dtype=torch.uint8)
-        """Of copies, kept from one checkpoint to the next: mapping new pages takes longer than the copy."""
+        """Host memory of copies, kept between checkpoints: mapping new pages takes longer than the copy."""
         self._ranks = dist.get_world_size() if dist.is_initialized() else 1
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._group: Any = new_host_group() if self._ranks > 1 else None  # of saves alone

@@ -25,7 +25,9 @@ def recipes(word: str = "") -> None:
         titles = re.findall(r'^title: *"?([^"\n]*)', text, re.MULTILINE)  # a sweep has one
         comment = "".join(re.findall(r"\A(?:#.*\n)*", text))
         prose = re.findall(r"^# (\S.*)", comment, re.MULTILINE)  # beside its commands, which are indented
-        about = " ".join([*(f"{title}." for title in titles), *prose])
+        about = re.sub(
+            r":$", f" (configs/{name}.yaml)", " ".join([*(f"{title}." for title in titles), *prose])
+        )
         if word.lower() in f"{name} {about}".lower():
             line = f"{name:28}{about if word else cli.shorten(about, cli.WIDTH - 28)}"
             lines += textwrap.wrap(line, cli.WIDTH, subsequent_indent=" " * 28, break_on_hyphens=False)

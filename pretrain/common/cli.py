@@ -330,8 +330,9 @@ def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> An
 
 
 def _help(command: Command | None, typed_as: str, commands: dict[str, Callable], words: Sequence[str]) -> str:
-    topics = {word for asked, word in itertools.pairwise(words) if asked in ("--help", "-h", "help")}
-    topics |= {word.removeprefix("--help=") for word in words if word.startswith("--help=")}
+    topics = {word.removeprefix("--help=") for word in words if word.startswith("--help=")}
+    asked = next((place for place, word in enumerate(words) if word in ("--help", "-h", "help")), len(words))
+    topics |= {*itertools.takewhile(lambda word: not _is_flag(word), words[asked + 1 :])}
     pages = []
     if command is not None:
         sections = [command.full_help(section) for section in command.sections if section in topics]
@@ -365,8 +366,8 @@ def key_table(flags: Iterable[Flag]) -> str:
     """Return flags as text: name, type and default on one line, the meaning below."""
     lines = []
     for flag in flags:
-        default = "required" if flag.default == "required" else f"default {flag.default or 'none'}"
-        lines.append(f"  {flag.name} {flag.kind} ({default})")
+        default = "required" if flag.default == "required" else f"default {flag.default}"
+        lines.append(f"  {flag.name} {flag.kind}" + (f" ({default})" if flag.default else ""))
         lines += textwrap.wrap(flag.meaning, WIDTH - 8, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines)
 

@@ -167,8 +167,8 @@ def _check_scores(config: Config, reader: ShardReader) -> None:
         return
     if not reader.scored:
         raise UserError(
-            f"{reader.folder} has no scores to learn: give records a field `score`, and a "
-            "source with other_fields: ignore the key score_key: score"
+            f"{reader.folder} has no scores to learn: give records a field `score`; a source "
+            "that ignores other fields needs score_key: score too"
         )
     settings = config.objective.scored
     largest = max(abs(bound) for part in reader.parts for bound in part.manifest["scores"])

@@ -225,11 +225,13 @@ class Trackers:
     ) -> None:
         """continued: as `Tracker` takes it. say: prints a warning, in the thread that calls these methods."""
         names = [name for name in tracking.names if name in TRACKERS]
-        self._open = {name: TRACKERS[name](tracking, run_folder, continued) for name in names}
+        self._make = lambda: {name: TRACKERS[name](tracking, run_folder, continued) for name in names}
+        self._open: dict[str, Tracker] = {}
         self._say = say
 
     def open(self, metrics: Path) -> None:
         """Start all trackers, with the rows that metrics.jsonl, already cut back, has now."""
+        self._open = self._make()  # rank 0 alone opens them
         count = sum(1 for _ in read_metrics(metrics)) if self._open else 0
         for tracker in self._open.values():
             tracker.earlier = itertools.islice(read_metrics(metrics), count)

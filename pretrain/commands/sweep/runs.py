@@ -73,7 +73,7 @@ class SweepRun:
 
     @property
     def last_dev(self) -> float | None:
-        """STS-B dev of the last evaluation during training; None as of `dev`."""
+        """STS-B dev of the last evaluation during training; None as of `dev`, or if it was no number."""
         return (self.summary or {}).get("trained", {}).get("stsb-dev")
 
     def words(self, **more: str) -> list[str]:

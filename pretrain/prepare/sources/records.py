@@ -8,7 +8,9 @@ about a record is guessed or dropped: a field that is missing, misspelt or of th
 names the file and the line.
 """
 
+import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -215,11 +217,12 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
             if near or source.other_fields == "refuse":
                 hint = f"; did you mean {near!r}?" if near else ""
                 scores = [name for name in fields if meant.get(name) == SCORE]
-                score = f", score_key: {scores[0]}" if scores else ""  # else it would be left out too
+                wanted = source.model_dump(exclude_unset=True) | {"other_fields": "ignore"}
+                wanted |= {"score_key": scores[0]} if scores else {}  # else it would be left out too
                 raise fault(
                     f"there is no column {excerpt(field)}{hint} (columns are {', '.join(meant)}). Name the "
                     f"columns in the source's {', '.join(f'{column}_key' for column in keys)}, or leave "
-                    f"""others out: --source '[{{source: "{source.source}", other_fields: ignore{score}}}]'"""
+                    f"others out: --source {shlex.quote(json.dumps([wanted], ensure_ascii=False))}"
                 )
         elif column in columns.values():
             both = _names([*(name for name, of in columns.items() if of == column), field])

@@ -220,8 +220,8 @@ def test_defaults_of_a_models_fields_are_shown_and_its_own_fields_come_first(cal
         """Evaluate."""
 
     page = call("--help", "all", function=evaluate)[1]
-    assert "  NAME str (default none)" in page and page.count("(default none)") == 3
-    assert page.index("--out str (default none)") < page.index("--pooling str (default none)")
+    assert "  NAME str\n" in page and "(default none)" not in page and "(default )" not in page
+    assert page.index("--out str") < page.index("--pooling str")
 
 
 def test_sub_commands(call):

@@ -143,6 +143,12 @@ class Gone(Tracker):
         raise ConnectionError("still unreachable")
 
 
+def test_ranks_but_the_first_open_no_tracker(tmp_path, monkeypatch):
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", lambda *_: pytest.fail("made"))
+    with Telemetry(tmp_path, 5, rank=1, tracking=trackers.Tracking(["mlflow"])) as telemetry:
+        telemetry.log(1, {"loss": {"total": 1.0}})
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(("hangs", "said"), [(False, "network is unreachable."), (True, "has not taken")])
 def test_training_goes_on_without_a_tracker_that_fails(hangs, said, tmp_path, monkeypatch):
