@@ -4,6 +4,8 @@ Of a batch's tokens 15% are masked, so the vocabulary projection, the widest pro
 15% of the rows.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,16 +55,14 @@ def masked_lm_loss(
         kernels = kernels_for(logits.device, logits.dtype)
         return kernels.cross_entropy_sum(logits, targets, encoder.vocab_size)
 
-    if len(tiles) == 1 or not torch.is_grad_enabled():
-        return torch.stack([tile_loss(states, targets) for states, targets in tiles]).sum()
     # Without early stop: it leaves a module's forward by an exception, past the hook that gives weights back.
     # The head draws no random numbers, so there is no random state to keep for the recomputation.
+    run: Callable[[Tensor, Tensor], Tensor] = tile_loss
+    if len(tiles) > 1 and torch.is_grad_enabled():
+        run = partial(checkpoint, tile_loss, use_reentrant=False, preserve_rng_state=False)
     with set_checkpoint_early_stop(False):
-        losses = [
-            checkpoint(tile_loss, states, targets, use_reentrant=False, preserve_rng_state=False)
-            for states, targets in tiles
-        ]
-    return torch.stack(losses).sum()
+        losses = [run(states, targets) for states, targets in tiles]
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 
 def _agreed_count(encoder: "SentenceEncoder", tiles: int) -> int:

@@ -21,9 +21,10 @@ from pretrain.common.memory import limit_kernel_cache
 from pretrain.common.transfer import send
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
 from pretrain.model.kernels import kernels_for
-from pretrain.model.layer import Copies, ForwardState, install, layers_of, rotations, run_layers, working_copy
+from pretrain.model.layer import ForwardState, install, layers_of, rotations, run_layers
 from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
+from pretrain.model.weights import Read, WorkingCopies
 
 limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
 
@@ -66,7 +67,8 @@ class SentenceEncoder(nn.Module):
         """float32[V]: the weight of each token in means; None: all alike."""
         self.register_buffer("token_weights", None, persistent=False)
         self.left_out: list[Tensor] = []
-        self._copies: Copies | None = None
+        self.copies: WorkingCopies | None = None
+        self._leaf, self._reads = False, dict[Read, None]()
         self._first_position = self.family.first_position(lm.config)
         self._pad_id = lm.config.pad_token_id or 0
 
@@ -84,17 +86,20 @@ class SentenceEncoder(nn.Module):
         return self.family.usable_positions(self.lm.config)
 
     @contextmanager
-    def weights_unchanged(self, anew: bool = False) -> Iterator[None]:
+    def weights_unchanged(self, anew: bool = False, leaf: bool = False) -> Iterator[None]:
         """Make working copies of weights once for all forward passes inside; the weights must not change.
 
         anew: do not share those of a caller that is inside already.
+        leaf: layers read them as leaves: `WorkingCopies.add_gradients` has to follow a backward pass.
         """
-        before = self._copies
-        self._copies = {} if before is None or anew else before
+        before = self.copies, self._leaf
+        if self.copies is None or anew:
+            self.copies = WorkingCopies({} if anew else self._reads)
+        self._leaf = leaf
         try:
             yield
         finally:
-            self._copies = before
+            self.copies, self._leaf = before
 
     def leave_out(self, prompts: Iterable[np.ndarray]) -> None:
         """Leave the first token and a prompt's, if they begin a sequence, out of means over tokens.
@@ -170,12 +175,12 @@ class SentenceEncoder(nn.Module):
         copy of the weights, once a step: parameters, checkpoints and exports keep the vocabulary's size.
         """
         output = self.lm.get_output_embeddings()
-        if self._copies is None or not fills_up(output.weight):
+        if self.copies is None or not fills_up(output.weight):
             return self.mlm_logits(hidden)
         dtype = torch.get_autocast_dtype(hidden.device.type)
         states = self.family.mlm_head(self.lm, hidden).to(dtype)
         weight, bias = (
-            None if part is None else working_copy(self._copies, dtype, [part], VOCABULARY_MULTIPLE)
+            None if part is None else self.copies.read((part,), dtype, multiple=VOCABULARY_MULTIPLE)
             for part in (output.weight, output.bias)
         )
         return torch.nn.functional.linear(states, weight, bias)
@@ -271,8 +276,10 @@ class SentenceEncoder(nn.Module):
         # the residual stream: float16 would overflow if it has grown, bfloat16 round every sum
         residual = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
         kernels = kernels_for(device, dtype)
+        # ZeRO-3 holds a weight for the time of its layer
+        copies = None if hasattr(next(self.lm.parameters()), "ds_id") else self.copies
         return ForwardState(
-            row.layout, kernels, row.keys, dtype, residual, self._copies, self.exact_attention
+            row.layout, kernels, row.keys, dtype, residual, copies, self._leaf, self.exact_attention
         )
 
     def why_not_repeatable(self, row: PackedRow) -> str:

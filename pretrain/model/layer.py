@@ -19,7 +19,6 @@ from types import ModuleType
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
@@ -31,9 +30,7 @@ from pretrain.model.attention import PackedLayout, attend, takes_flash
 from pretrain.model.kernels import fused
 from pretrain.model.kernels.dropout import ATTENTION, EMBEDDING, MLP, PROBABILITIES, Dropout, apply, site_of
 from pretrain.model.kernels.plain import How, Norm
-
-Copies = dict[tuple[object, ...], Tensor]
-"""Working copies of weights, by the parameters that they are made of and their type."""
+from pretrain.model.weights import WorkingCopies
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +40,7 @@ class ForwardState:
     layout: where its sequences lie.
     keys: int64[T], `dropout.token_keys`; None: no dropout.
     dtype: of products and activations. residual: of the residual stream.
-    copies: where working copies of weights are kept; None: they are not.
+    copies: where working copies of weights are kept; None: they are not. leaf: whether they are leaves.
     exact: whether dropout on the probabilities of long sequences is by hash on a GPU, too.
     rotary: kind of layer -> cosines and sines [T, 1, 1, head size] of the tokens' positions (ModernBERT).
     """
@@ -53,7 +50,8 @@ class ForwardState:
     keys: Tensor | None
     dtype: torch.dtype
     residual: torch.dtype
-    copies: Copies | None
+    copies: WorkingCopies | None
+    leaf: bool = False
     exact: bool = False
     rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -83,64 +81,25 @@ class ForwardState:
 
     def product(self, x: Tensor, *maps: nn.Linear, bias: bool = True) -> Tensor:
         """Apply linear maps side by side, as one product in the working type: [T, in] -> [T, sum of outs]."""
-        weight = self._working([part.weight for part in maps])
+        weight = self._read(self.dtype, *(part.weight for part in maps))
         biases = [part.bias for part in maps if bias and part.bias is not None]
-        return functional.linear(x.to(self.dtype), weight, self._working(biases) if biases else None)
+        added = self._read(self.dtype, *biases) if biases else None
+        return functional.linear(x.to(self.dtype), weight, added)
 
-    def _working(self, masters: list[Tensor]) -> Tensor:
-        if len(masters) == 1 and masters[0].dtype == self.dtype:
-            return masters[0]
-        return working_copy(self.copies, self.dtype, masters)
+    def wide(self, parameter: Tensor | None) -> Tensor | None:
+        """Return a bias or a norm's parameter in float32 at least, as the kernels take them."""
+        if parameter is None:
+            return None
+        return self._read(torch.promote_types(parameter.dtype, torch.float32), parameter)
 
+    def norm(self, module: nn.Module) -> Norm:
+        return Norm(self.wide(module.weight), self.wide(module.bias), module.eps)
 
-def working_copy(
-    copies: Copies | None, dtype: torch.dtype, masters: list[Tensor], multiple: int = 1
-) -> Tensor:
-    """Return parameters one under the other in a working type, filled up with zeros to a multiple of rows.
-
-    copies: where the copy is kept, and looked up; None: nowhere. Parameters' gradients have their types.
-    """
-    return _WorkingCopy.apply(copies, dtype, multiple, *masters)
-
-
-class _WorkingCopy(torch.autograd.Function):
-    """Parameters one under the other, in the working type; their gradients come back in their own types."""
-
-    @staticmethod
-    def forward(ctx, copies: Copies | None, dtype: torch.dtype, multiple: int, *masters: Tensor) -> Tensor:
-        ctx.rows, ctx.dtypes = [len(part) for part in masters], [part.dtype for part in masters]
-
-        def copied() -> Tensor:
-            parts = [part.to(dtype) for part in masters]
-            missing = -sum(ctx.rows) % multiple
-            if missing:
-                parts.append(parts[0].new_zeros((missing, *parts[0].shape[1:])))
-            return torch.cat(parts)
-
-        if copies is None or hasattr(masters[0], "ds_id"):  # ZeRO-3 holds a weight for the time of its layer
-            return copied()
-        key = (dtype, multiple, *((id(part), part._version) for part in masters))
-        if key not in copies:
-            copies[key] = copied()
-        return copies[key].detach()  # what is returned becomes a node of this graph
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        # The first one's type for all, so that one launch converts them.
-        wide = gradient[: sum(ctx.rows)].to(ctx.dtypes[0])
-        return None, None, None, *(part.to(kind) for part, kind in zip(wide.split(ctx.rows), ctx.dtypes))
-
-
-def _wide(parameter: Tensor | None) -> Tensor | None:
-    """Return a bias or a norm's parameter in float32 at least, as the kernels take them."""
-    if parameter is None or parameter.dtype not in (torch.bfloat16, torch.float16):
-        return parameter
-    return parameter.float()
-
-
-def _norm_of(module: nn.Module) -> Norm:
-    return Norm(_wide(module.weight), _wide(module.bias), module.eps)
+    def _read(self, dtype: torch.dtype, *masters: Tensor) -> Tensor:
+        """Return parameters one under the other, in a type."""
+        if self.copies is not None:
+            return self.copies.read(masters, dtype, self.leaf)
+        return (masters[0] if len(masters) == 1 else torch.cat(masters)).to(dtype)
 
 
 def _take_over(own: nn.Module, library: nn.Module) -> None:
@@ -157,7 +116,7 @@ class EmbeddingNorm(nn.Module):
         self.weight, self.bias, self.eps = library.weight, library.bias, library.eps
 
     def forward(self, x: Tensor, dropout: Dropout | None, run: ForwardState) -> Tensor:
-        return run.kernels.norm_dropout(x, _norm_of(self), dropout).to(run.residual)
+        return run.kernels.norm_dropout(x, run.norm(self), dropout).to(run.residual)
 
 
 class Embeddings(nn.Module):
@@ -176,7 +135,8 @@ class Embeddings(nn.Module):
         """ids, positions, token_types: int64[T]; token_types None: all 0. Returns [T, H]."""
         x = (self.tok_embeddings if hasattr(self, "tok_embeddings") else self.word_embeddings)(ids)
         if hasattr(self, "token_type_embeddings"):
-            x = x + self.token_type_embeddings(torch.zeros_like(ids) if token_types is None else token_types)
+            # one row for all: a table's gradient would add up equal rows one by one
+            x = x + self.token_type_embeddings(ids.new_zeros(1) if token_types is None else token_types)
         if hasattr(self, "position_embeddings"):
             x = x + self.position_embeddings(positions)
         return getattr(self, self.norm_name)(x, run.dropout(self.rate, 0, EMBEDDING), run)
@@ -225,7 +185,7 @@ class PostNormLayer(GradientCheckpointingLayer):
         hidden, normed = self._residual_norm(attended, outwards, hidden, attention_norm, dropout, run)
         inner = run.product(normed, inner_map, bias=False)
         if self.activation is None:
-            inner = run.kernels.bias_gelu(inner, _wide(inner_map.bias))
+            inner = run.kernels.bias_gelu(inner, run.wide(inner_map.bias))
         else:
             inner = self.activation(inner + inner_map.bias.to(inner.dtype))
         dropout = run.dropout(self.rate, self.number, MLP)
@@ -244,8 +204,8 @@ class PostNormLayer(GradientCheckpointingLayer):
     ) -> tuple[Tensor, Tensor]:
         """norm(hidden + dropout(x outwards)), in the residual's type and in the working type."""
         x = run.product(x, outwards, bias=False)
-        bias, how = _wide(outwards.bias), How(dropout, run.dtype, post=True)
-        return run.kernels.residual_norm(x, bias, hidden, _norm_of(norm), how)
+        bias, how = run.wide(outwards.bias), How(dropout, run.dtype, post=True)
+        return run.kernels.residual_norm(x, bias, hidden, run.norm(norm), how)
 
 
 class PreNormLayer(GradientCheckpointingLayer):
@@ -291,7 +251,7 @@ class PreNormLayer(GradientCheckpointingLayer):
         if added is None:
             return hidden, norm(hidden)
         how = How(dropout, run.dtype, post=False)
-        return run.kernels.residual_norm(added, None, hidden, _norm_of(norm), how)
+        return run.kernels.residual_norm(added, None, hidden, run.norm(norm), how)
 
 
 def rotations(library: nn.Module, hidden: Tensor, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:

@@ -245,7 +245,7 @@ def diagnose(
     broken: list[int] = []
     described = list(range(len(batch)))
     if again:
-        whole.graphs.on = False  # if a graph is repeated no module runs
+        whole.graphs.on = whole.adds = False  # graphs run no module, and what is added together meets no hook
         with _watched(whole.engine.module) as first:
             result = whole.compute(batch)
         if result.views is not None:

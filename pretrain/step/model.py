@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model.encoder import SentenceEncoder
-from pretrain.model.precision import DTYPES
+from pretrain.model.precision import DTYPES, factor_of
 from pretrain.model.rows import PackedRow
 from pretrain.objectives import BatchContext, Views, WholeObjective
 
@@ -47,15 +47,21 @@ class SentenceModel(nn.Module):
         return request.method(self, *request.arguments)
 
     @contextmanager
-    def weights_unchanged(self, anew: bool = False) -> Iterator[None]:
+    def weights_unchanged(self, anew: bool = False, leaf: bool = False) -> Iterator[None]:
         """Let all encoders make working copies of weights once inside; the weights must not change.
 
-        anew: as for an encoder.
+        anew, leaf: as for an encoder.
         """
         with ExitStack() as encoders:
             for encoder in self._encoders:
-                encoders.enter_context(encoder.weights_unchanged(anew))
+                encoders.enter_context(encoder.weights_unchanged(anew, leaf))
             yield
+
+    def add_gradients(self) -> None:
+        """Add the gradients of weights that were read as leaves, divided as a `LossScale` divides others."""
+        for encoder in self._encoders:
+            if encoder.copies is not None:
+                encoder.copies.add_gradients(factor_of(self))
 
     def autocast(self, row: MicroBatch) -> AbstractContextManager:
         """Return the encoder's precision for a packed row, and seed the row's random state.

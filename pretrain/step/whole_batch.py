@@ -151,6 +151,9 @@ class WholeBatch:
         self.device = engine.device
         stage = int(engine.zero_optimization_stage())
         self.reduction: Buckets | Coalesced = Coalesced(engine) if stage > 1 else Buckets(engine)
+        # Gradients of layers together behind a pass, past hooks of parameters. On a CPU, where launches cost
+        # nothing, each is better added while in the cache (14% of the time of 256 tokens through BERT-base).
+        self.adds = stage <= 1 and self.device.type != "cpu"
         self._model = engine if stage > 1 else engine.module
         # What the ranks agree on before a step is about numbers of the host. Over NCCL it would wait for all
         # that the device has to do.
@@ -233,7 +236,7 @@ class WholeBatch:
         views, placed, objective = step.rows[VIEWS], step.placements[VIEWS], self.objective
         single = len(views) == 1
         with self.clock("encode"), nullcontext() if single else torch.no_grad():
-            parts = [self._run(self.graphs.embed, row) for row in views]
+            parts = [self._encode(self.graphs.embed, row, last) for row in views]
         with self.clock("loss"):
             whole = self._in_order(views, parts, placed)
             whole = whole.unflatten(0, (len(objective.roles), -1))  # [views, N, d], lane by lane
@@ -261,10 +264,11 @@ class WholeBatch:
                 objective.remember(momentum, step.sequences[f"identity {objective.momentum_role}"])
 
         for index, row in enumerate(views):
+            final = last and index == len(views) - 1
             with self.clock("encode"):
-                part = parts[index] if single else self._run(self.graphs.embed, row)
+                part = parts[index] if single else self._encode(self.graphs.embed, row, final)
             with self.clock("backward"):
-                self._backward_scaled((part * own_gradient[row.rows]).sum(), last and index == len(views) - 1)
+                self._backward_scaled((part * own_gradient[row.rows]).sum(), final)
             parts[index] = part = None  # one graph alive at a time
         losses |= {name: term.detach() for name, term in terms.items()}
         return whole.detach(), losses, context.measures
@@ -380,11 +384,11 @@ class WholeBatch:
             scale = weight * self.world / max(counts[copy], 1)
             rest = math.frexp(scale)[0] if self.half else 1.0
             for index, row in enumerate(rows):
+                last = index == len(rows) - 1 and copy == len(counts) - 1
                 with self.clock("encode"):
-                    total = self._run(self.graphs.masked_loss, row)
+                    total = self._encode(self.graphs.masked_loss, row, last)
                 sums[copy] += total.detach()
                 with self.clock("backward"):
-                    last = index == len(rows) - 1 and copy == len(counts) - 1
                     self._backward_scaled(total * (scale / rest), last, rest)
         dist.all_reduce(sums)
         return torch.stack([total / max(count, 1) for total, count in zip(sums, counts)]).sum()
@@ -394,6 +398,11 @@ class WholeBatch:
     def _run(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a method of the model gives, by the engine's forward where that gathers weights."""
         return self._model(Request(method, *arguments))
+
+    def _encode(self, method: Callable[..., Tensor], row: MicroBatch, final: bool) -> Tensor:
+        """Run a pass over a row; final: its backward is the step's last, and sends gradients as they come."""
+        with self.engine.module.weights_unchanged(leaf=self.adds and not (final and self.reduction.sends)):
+            return self._run(method, row)
 
     def _in_order(self, rows: list[MicroBatch], parts: list[Tensor], placed: Placement) -> Tensor:
         """Gather the vectors of this rank's rows with those of all ranks, in order: [S, d]."""
@@ -407,3 +416,4 @@ class WholeBatch:
         scale = None if self.loss_scale is None and weight == 1 else self.weighing
         with nullcontext(1.0) if scale is None else scale.applied(weight) as factor:
             self.reduction.backward(loss * factor, final)
+            self.engine.module.add_gradients()

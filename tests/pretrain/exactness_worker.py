@@ -375,6 +375,7 @@ def main() -> None:
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
                 scaled = pieces == 2 or precision == "fp16"
                 computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how, lanes=N)
+                computes.adds = stage <= 1 and pieces > 1  # as on a GPU
                 with attention():
                     result = computes.compute(batch, collects_diagnostics=pieces > 1)
                 got = engine_gradients(engine)

@@ -1,6 +1,7 @@
 """Own layers: dropout against the library's layers under the same masks, precision, copies of weights."""
 
 import copy
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModelFo
 from transformers.models.modernbert import modeling_modernbert
 
 from augment.core.keys import derive
-from pretrain.model import layer
 from pretrain.model.kernels import dropout as hashing
 from pretrain.model.kernels.dropout import Dropout, site_of
 from pretrain.model.layer import layers_of
@@ -188,11 +188,9 @@ def test_a_half_precision_model_runs_without_autocast():
 # ---- working copies of weights ----------------------------------------------------------------------
 
 
-def test_working_copies_are_made_once_while_weights_stay_and_again_after(monkeypatch):
+def test_working_copies_are_made_once_while_weights_stay_and_again_after():
     encoder = make_encoder("bert").train()
     ids = random_ids(LENGTHS)
-    made = []
-    original = layer._WorkingCopy.apply
 
     def run():
         with torch.autocast("cpu", torch.bfloat16):
@@ -202,24 +200,79 @@ def test_working_copies_are_made_once_while_weights_stay_and_again_after(monkeyp
     once.sum().backward()
     single = {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
     encoder.zero_grad()
-    monkeypatch.setattr(
-        layer._WorkingCopy, "apply", lambda copies, *more: made.append(copies) or original(copies, *more)
-    )
     with encoder.weights_unchanged():
         for _ in range(2):
             assert torch.equal(run(), once)
             run().sum().backward()
-        held = encoder._copies
-        assert held
-        assert len(made) == 4 * len(held)  # four passes, a copy each
+        held = dict(encoder.copies._copies)
+        assert held and torch.equal(run(), once)
+        assert list(map(id, encoder.copies._copies.values())) == list(map(id, held.values()))
     for name, gradient in single.items():  # accumulated in float32
         torch.testing.assert_close(encoder.get_parameter(name).grad, 2 * gradient, rtol=1e-6, atol=1e-6)
-    assert encoder._copies is None
+    assert encoder.copies is None
     with torch.no_grad():
         for parameter in encoder.parameters():
             parameter.data.mul_(1.5)  # as DeepSpeed updates: no version tells of it
     with encoder.weights_unchanged():
         assert not torch.allclose(run(), once, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "electra", "distilbert"])
+@pytest.mark.parametrize("half", [True, False])
+def test_gradients_that_are_added_together_are_those_that_autograd_adds(family, half):
+    """Twice, so that they are put where there are none, and added; a frozen parameter has none."""
+    encoder, ids = make_encoder(family).train(), random_ids(LENGTHS)
+    frozen = next(layers_of(encoder.lm)[0].parameters()).requires_grad_(False)
+    added, found = [], []
+    for parameter in layers_of(encoder.lm).parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(added.append)
+    for leaf in (False, True):
+        encoder.zero_grad()
+        for _ in range(2):  # two steps
+            with encoder.weights_unchanged(leaf=leaf), torch.autocast("cpu", torch.bfloat16, enabled=half):
+                for _ in range(2):
+                    encoder.embed(ids, LENGTHS).square().sum().backward()
+                    encoder.copies.add_gradients(None)
+        found.append({name: p.grad for name, p in encoder.named_parameters() if p.grad is not None})
+        assert bool(added) != leaf
+        added.clear()
+    assert found[0].keys() == found[1].keys() and frozen.grad is None
+    assert all(torch.equal(gradient, found[1][name]) for name, gradient in found[0].items())
+
+
+def test_all_copies_that_a_pass_reads_are_made_together_from_the_second_time_on(monkeypatch):
+    encoder, ids, made = make_encoder("bert").train(), random_ids(LENGTHS), []
+    copy = torch._foreach_copy_
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda into, of: made.append(len(into)) or copy(into, of))
+    for counts in ([3, 3, 1, 1, 1] * 3, [27]):  # parameters, of three layers
+        made.clear()
+        with encoder.weights_unchanged(leaf=True), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            encoder.embed(ids, LENGTHS)
+        assert made == counts
+
+
+def test_two_passes_of_one_loss_are_added_in_full_precision():
+    encoder, ids, found = make_encoder("bert").train(), random_ids(LENGTHS), []
+    for parts in (1, 2):
+        encoder.zero_grad()
+        with encoder.weights_unchanged(), torch.autocast("cpu", torch.bfloat16):
+            losses = [encoder.embed(ids, LENGTHS, keys=KEYS + n).square().sum() for n in range(2)]
+        for loss in losses if parts == 2 else [sum(losses)]:
+            loss.backward()
+        found.append([p.grad for p in layers_of(encoder.lm).parameters()])
+    assert all(torch.equal(*both) for both in zip(*found, strict=True))
+
+
+def test_a_half_precision_model_reads_the_same_from_working_copies():
+    encoder = make_encoder("bert").to(torch.bfloat16).train()
+    ids, found = random_ids(LENGTHS), []
+    for kept in (False, True):
+        encoder.zero_grad()
+        with encoder.weights_unchanged() if kept else nullcontext():
+            encoder.embed(ids, LENGTHS).square().sum().backward()
+        found.append([p.grad for p in encoder.parameters() if p.grad is not None])
+    assert all(torch.equal(*both) for both in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])

@@ -52,7 +52,8 @@ def run_steps(engine, graphs, steps, budget, lr=0.0, ranks=1):
     """Return every step's losses and gradients, after a step of SGD each; the batches differ."""
     model, found = engine.module, []
     whole = WholeBatch(engine, 5, budget, graphs=graphs)
-    whole.reduction.world = ranks
+    whole.reduction.world, whole.reduction.sends = ranks, ranks > 1
+    whole.adds = True  # as on a GPU
     for step in steps:
         model.zero_grad()
         result = whole.compute(batch_of(model, step))
@@ -141,7 +142,7 @@ def test_a_shape_is_recorded_when_it_comes_a_second_time():
         run_steps(engine, graphs, [6, 8], 150)  # rows are encoded twice, of which once without a backward
         forward, backward = record.repeats[2::2], record.repeats[3::2]
         assert len(forward) > 1 and sum(forward) > sum(backward)
-    assert not engine.module.encoder._copies  # nothing of a recording stays
+    assert engine.module.encoder.copies is None  # nothing of a recording stays
 
 
 def test_gradients_are_added_where_graphs_have_them_whatever_was_there():
