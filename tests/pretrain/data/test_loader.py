@@ -190,7 +190,7 @@ def test_settings_that_do_not_fit(folder):
     for changes, words in (
         ({"world_size": 9}, r"data\.lanes=8: start at most 8 ranks"),
         ({"global_batch": 504}, r"lower train\.global_batch: there are only 500 sequences"),
-        ({"max_length": 30}, r"has 40 tokens a sequence: raise model\.max_positions, or .* max_length 30"),
+        ({"max_length": 30}, r"has 40 tokens per sequence: raise model\.max_positions, or .* max_length 30"),
         ({"views": [ViewSpec(role, "crop", labelled=True) for role in "ab"]}, "a, b are all labelled"),
         ({"views": [ViewSpec("a", "crop,reorder", labelled=True)]}, "several stages"),
         ({"views": [ViewSpec("a", "none", labelled=True)]}, "changes nothing"),

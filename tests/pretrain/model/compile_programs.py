@@ -19,7 +19,7 @@ STREAM = {"residual", "added", "sum", "normed", "of_stream", "of_residual"}
 OPTIONAL = {"bias", "residual", "norm_bias", "keys", "added", "normed", "working", "of_stream", "of_working"}
 ABSENT = "constexpr"  # the type of a tensor that is None
 TUPLES = {
-    "before": ("bias", "residual"),
+    "addends": ("bias", "residual"),
     "norm": ("weight", "norm_bias", "eps"),
     "dropout": ("keys", "site"),
     "outputs": ("added", "normed", "working", "statistics"),
