@@ -61,12 +61,13 @@ class WorkingCopies:
         if narrow := [(own, g) for own, (_, g) in zip(wide, found) if own is not g]:
             torch._foreach_copy_(*zip(*narrow))
         if found and factor is not None:
-            wide = list(torch._foreach_div(wide, factor))
+            torch._foreach_div_(wide, factor)  # nobody else has them
         pairs = [(part, gradient) for (part, _), gradient in zip(found, wide)]
+        assert len({id(part) for part, _ in pairs}) == len(pairs)  # each is read in one way
         if known := [(part.grad, gradient) for part, gradient in pairs if part.grad is not None]:
             torch._foreach_add_(*zip(*known))
         for part, gradient in pairs:
-            part.grad = gradient if part.grad is None else part.grad
+            part.grad = gradient.detach() if part.grad is None else part.grad
 
 
 class _WorkingCopy(torch.autograd.Function):

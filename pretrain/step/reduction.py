@@ -32,7 +32,7 @@ class Coalesced:
     """
 
     def __init__(self, engine):
-        self.engine, self.sends = engine, False
+        self.engine, self.world = engine, dist.get_world_size()
 
     def of_step(self) -> AbstractContextManager:
         """Enclose all backward passes of a step; after it the engine's optimizer may step."""
@@ -60,8 +60,7 @@ class Buckets:
     def __init__(self, engine, overlap: bool = True):
         """overlap: send while the last backward pass runs, and not after it, which changes no bit."""
         self.engine = engine
-        self.world = dist.get_world_size()
-        self.sends = overlap and self.world > 1  # while the last backward pass runs
+        self.world, self.overlap = dist.get_world_size(), overlap
         self.dtype: torch.dtype = engine.communication_data_type
         engine.set_gradient_accumulation_boundary(True)  # for its step
         if int(engine.zero_optimization_stage()) == 1:
@@ -87,7 +86,7 @@ class Buckets:
             _complete(bucket)
 
     def backward(self, loss: Tensor, final: bool) -> None:
-        with self._sending(loss) if final and self.sends else nullcontext():
+        with self._sending(loss) if final and self.overlap and self.world > 1 else nullcontext():
             loss.backward()
         if final:
             self._send_all()  # before any other collective: all ranks must call them in one order

@@ -400,8 +400,9 @@ class WholeBatch:
         return self._model(Request(method, *arguments))
 
     def _encode(self, method: Callable[..., Tensor], row: MicroBatch, final: bool) -> Tensor:
-        """Run a pass over a row; final: its backward is the step's last, and sends gradients as they come."""
-        with self.engine.module.weights_unchanged(leaf=self.adds and not (final and self.reduction.sends)):
+        """Run a pass over a row; final: its backward is the step's last, which sends gradients."""
+        leaf = self.adds and not (final and self.reduction.world > 1)
+        with self.engine.module.weights_unchanged(leaf=leaf):
             return self._run(method, row)
 
     def _in_order(self, rows: list[MicroBatch], parts: list[Tensor], placed: Placement) -> Tensor:

@@ -52,7 +52,7 @@ def run_steps(engine, graphs, steps, budget, lr=0.0, ranks=1):
     """Return every step's losses and gradients, after a step of SGD each; the batches differ."""
     model, found = engine.module, []
     whole = WholeBatch(engine, 5, budget, graphs=graphs)
-    whole.reduction.world, whole.reduction.sends = ranks, ranks > 1
+    whole.reduction.world = ranks
     whole.adds = True  # as on a GPU
     for step in steps:
         model.zero_grad()
