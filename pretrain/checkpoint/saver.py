@@ -239,8 +239,8 @@ class Saver:
 
     def _find_room(self, items: list[Item]) -> bool:
         """Return whether the copies of all ranks fit into free memory. Collective."""
-        more = max(0, bytes_of(items) - self._memory.numel())
-        fits = more * ranks_here() <= _SHARE_OF_FREE * free_memory()
+        more, free = max(0, bytes_of(items) - self._memory.numel()), free_memory()
+        fits = not free or more * ranks_here() <= _SHARE_OF_FREE * free
         self.has_room = all(gathered(fits, self._group))
         return self.has_room
 

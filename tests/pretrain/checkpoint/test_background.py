@@ -125,6 +125,14 @@ def test_copies_of_all_ranks_of_a_machine_must_fit(tmp_path, monkeypatch):
         assert saver.has_room == (ranks == 1)
 
 
+def test_copies_are_made_where_the_system_does_not_say_what_is_free(tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrain.checkpoint.saver.free_memory", lambda: 0)
+    saver = Saver(PlainEngine(40))
+    saver.save(tmp_path, {"step": 1}, Retention(1))
+    saver.wait()
+    assert saver.has_room
+
+
 def test_a_run_keeps_the_newest_each_nth_the_best_and_the_branch_point(tmp_path, alone):
     checkpoints, _ = run_of(tmp_path, every=1, keep=2, keep_every=4, keep_best=True)
     with closing(checkpoints):
