@@ -145,10 +145,7 @@ def preview(
     batch = encode(sentences, tokenizer, Vocabulary.from_tokenizer(tokenizer))
     ids = np.arange(len(batch), dtype=np.uint64)
     numbered = enumerate(texts_of_views)
-    views = [
-        pipeline.tokens(batch, sequence_keys(seed, 0, ids, view, "augment"), texts)
-        for view, texts in numbered
-    ]
+    views = [pipeline.tokens(batch, view_keys(seed, ids, view), texts) for view, texts in numbered]
     table = Table(show_lines=True, expand=True)
     for title in ("original", *(f"view {number}" for number in range(1, VIEWS + 1))):
         table.add_column(title, ratio=1)
@@ -173,6 +170,11 @@ def preview(
     )
 
 
+def view_keys(seed: int, ids: np.ndarray, view: int) -> np.ndarray:
+    """Return the keys of a view in epoch 0 of a training run: uint64[N]."""
+    return sequence_keys(seed, 0, ids, view, "augment")
+
+
 def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> list[dict[int, str]]:
     """Return the texts that augmentations of text change, by sentence number, for every view."""
     if not needs_text(aug):
@@ -181,7 +183,7 @@ def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> li
     with_parse = needs_parse(aug)
     parsed = parse_texts(sentences, find_parser(parser)) if with_parse else map(without_parse, sentences)
     parses = [*parsed]
-    return [pipeline.texts(sequence_keys(seed, 0, ids, view, "augment"), parses) for view in range(VIEWS)]
+    return [pipeline.texts(view_keys(seed, ids, view), parses) for view in range(VIEWS)]
 
 
 def read_sentences(file: str, text: str, limit: int) -> list[str]:
