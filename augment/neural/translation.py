@@ -8,7 +8,7 @@ sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A* sampling"
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,10 @@ class Search:
 
 def _pair(**fields: Any) -> Any:
     """Describe an augmentation that translates with two models."""
-    load = lambda values: [load_seq2seq(values[step]) for step in ("forward", "back")]  # noqa: E731
+
+    def load(values: Mapping[str, Any]) -> list[Any]:
+        return [load_seq2seq(values[step]) for step in ("forward", "back")]
+
     return augmentation(load=load, batch=True, **fields)
 
 

@@ -31,7 +31,8 @@ class WorkingCopies:
         if read not in self._copies:
             self._known[read] = None
             self._make([r for r in self._known if r[1] == dtype and r not in self._copies])
-        return self._copies[read] if leaf else _WorkingCopy.apply(self._copies[read], *masters)
+        copy = self._copies[read]
+        return copy if leaf else _WorkingCopy.apply(copy.detach(), *masters)  # no gradient for the leaf
 
     @torch.no_grad()
     def _make(self, reads: list[Read]) -> None:

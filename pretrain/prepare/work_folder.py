@@ -4,8 +4,8 @@ Nothing that a step does depends on how many tasks run at once. Each output appe
 name, and a step that runs twice writes the same bytes. There is one type for each file in the work folder.
 
 Beside these: run files in texts, signatures and sequences (`pretrain.prepare.buckets`), the tokenizer,
-marks of finished tasks (logs), and what datatrove keeps (minhash). A change of names or keys makes unfinished
-preparations unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
+marks of finished tasks (logs), and what datatrove keeps (minhash). After a change of what a file of the same
+name holds unfinished preparations are unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
 """
 
 import heapq
