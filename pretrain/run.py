@@ -43,12 +43,12 @@ from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
 from pretrain.step.frozen_vectors import keep_vectors
 from pretrain.step.graphs import Graphs
+from pretrain.step.log import StepLog, is_due
 from pretrain.step.model import SentenceModel
 from pretrain.step.optimizer import learning_rate
 from pretrain.step.progress import Progress
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import StepResult, WholeBatch
-from pretrain.step_log import StepLog, is_due
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch

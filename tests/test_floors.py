@@ -49,8 +49,6 @@ MAY_IMPORT = {
     "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
     "pretrain.data pretrain.objectives pretrain.export pretrain.prepare "
     "pretrain.benchmarks pretrain.cache pretrain.step",
-    "pretrain.step_log": "pretrain.config pretrain.telemetry pretrain.model pretrain.data "
-    "pretrain.objectives pretrain.step pretrain.watch",
     "pretrain.run": "pretrain",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.clearly": "",
@@ -181,7 +179,6 @@ PICTURE_BOXES = {
     "finetune.tuning": "encoders",
     "pretrain.clearly": "commands",
     "pretrain.run": "main",
-    "pretrain.step_log": "main",
 }
 """The boxes in docs/architecture.md that are not named after the folder or module."""
 

@@ -5,7 +5,7 @@ is written down, with the sequences of its batch, and against a budget (`train.f
 budget is ill, not unlucky: `OverBudget` ends the loop, with what could be found out, and
 `pretrain.start.resume` returns to an earlier checkpoint or ends the run.
 
-The numbers of a step are read a step late (`pretrain.step_log`), so that one more step may have been made
+The numbers of a step are read a step late (`pretrain.step.log`), so that one more step may have been made
 when its fault is known. That does no harm: the step with the fault has left nothing behind.
 """
 

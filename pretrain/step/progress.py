@@ -30,7 +30,7 @@ class Progress:
         loss_scale: state of the fp16 loss scale.
         changes: settings that were changed when the run was resumed (`pretrain.start.continuity`).
         rows: where metrics.jsonl ended when the checkpoint was begun (`pretrain.telemetry.metrics_file`).
-        window: sums since the last row of metrics (`pretrain.step_log.Window`).
+        window: sums since the last row of metrics (`pretrain.step.log.Window`).
         ledger: hashes of all batches so far (`pretrain.data.ledger`).
         monitor: what alarms remember (`pretrain.telemetry.monitors`).
     """

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pretrain.step_log import Window
+from pretrain.step.log import Window
 
 
 def story(count: int, seed: int = 0) -> list[tuple]:

@@ -14,9 +14,9 @@ from pretrain.config.recipe import load_config
 from pretrain.data.batch import RankBatch
 from pretrain.data.ledger import begin_ledger
 from pretrain.step.faults import Faults
+from pretrain.step.log import StepLog
 from pretrain.step.progress import Progress
 from pretrain.step.whole_batch import StepResult
-from pretrain.step_log import StepLog
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.stopwatch import Stopwatch

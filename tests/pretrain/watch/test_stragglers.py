@@ -3,7 +3,7 @@
 import pytest
 from run_helpers import command, finish, records, start
 
-from pretrain.step_log import slowest_rank
+from pretrain.step.log import slowest_rank
 
 
 def test_the_slowest_rank_is_named_with_its_time_over_the_median_ranks():
