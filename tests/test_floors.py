@@ -40,15 +40,13 @@ MAY_IMPORT = {
     "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config",
     "pretrain.objectives": "pretrain.config pretrain.model pretrain.losses pretrain.data",
     "pretrain.export": "pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
-    "pretrain.prepare": "augment.text pretrain.config pretrain.data",
+    "pretrain.prepare": "augment.text augment.tokens augment.spec pretrain.config pretrain.data",
     "pretrain.benchmarks": "pretrain.config pretrain.prepare",
-    "pretrain.cache": "augment.tokens augment.spec pretrain.config pretrain.data pretrain.objectives "
-    "pretrain.prepare",
     "pretrain.step": "augment.tokens augment.spec pretrain.config pretrain.telemetry pretrain.model "
     "pretrain.losses pretrain.data pretrain.objectives",
     "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
     "pretrain.data pretrain.objectives pretrain.export pretrain.prepare "
-    "pretrain.benchmarks pretrain.cache pretrain.step",
+    "pretrain.benchmarks pretrain.step",
     "pretrain.run": "pretrain",
     "pretrain.main": "pretrain.config pretrain.run pretrain.start.local_ranks",
     "pretrain.clearly": "",

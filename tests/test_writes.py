@@ -119,7 +119,7 @@ def test_writes_are_found(tmp_path):
 
 # Test below `tests` that lets each operation fail, stop or lose power -> modules whose writes it tries.
 TRIED_BY = {
-    "pretrain/cache/test_cache_faults.py": "pretrain.cache.run",
+    "pretrain/prepare/cache/test_cache_faults.py": "pretrain.prepare.cache.run",
     "pretrain/checkpoint/test_save_faults.py": "pretrain.checkpoint.folder_writer",
     "pretrain/common/test_write_faults.py": "pretrain.start.checkpoints pretrain.start.resume",
     "pretrain/data/test_shard_faults.py": "pretrain.data.shard_writer pretrain.data.tokenizer "

@@ -11,7 +11,7 @@ DISTRIBUTION = "sentence-clear"
 _SOURCES = Path(__file__).resolve().parents[2]
 COMMANDS = {
     "prepare": ("pretrain.prepare", "raw text in, a tokenizer and shuffled, de-duplicated shards out"),
-    "cache": ("pretrain.cache", "views of prepared data, made once"),
+    "cache": ("pretrain.prepare.cache", "views of prepared data, made once"),
     "recipes": ("pretrain.commands.recipes", "the recipes that --config takes, each with what it is for"),
     "train": ("pretrain.main", "pretrain or post-train an encoder, evaluate and export it"),
     "adapt": ("pretrain.commands.adapt", "continue an encoder on your own text, and compare with its start"),

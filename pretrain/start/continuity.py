@@ -43,7 +43,7 @@ FIXED = ("shards", "manifest", "tokenizer")
 
 
 def collect(config: Config, views: Sequence[ViewSpec], train: ShardReader, heldout: ShardReader) -> Inputs:
-    """Hash everything that decides a batch of what the loader reads (`pretrain.cache.views.trains_on`)."""
+    """Hash everything that decides a batch of what the loader reads (`prepare.cache.views.trains_on`)."""
     folder = str(train.folder.resolve())
     folders = ", ".join(str(part.folder.resolve()) for part in train.parts)
     collected: Inputs = {}

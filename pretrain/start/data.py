@@ -13,7 +13,6 @@ from augment.core.vocabulary import Vocabulary
 from augment.spec.build import require
 from augment.spec.grammar import needs_synonyms, parse, writes_del
 from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
-from pretrain.cache import views as cached_views
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import LOWER_IS_BETTER
@@ -33,6 +32,7 @@ from pretrain.export.folder import interface_of
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import own_tokenizer
 from pretrain.objectives import SYSTEMS, Objective, WholeObjective, view_specs
+from pretrain.prepare.cache import views as cached_views
 from pretrain.prepare.run import find_or_prepare
 from pretrain.start import continuity
 from pretrain.start.encoder import adopt_interface
@@ -47,7 +47,7 @@ DROWNED = 0.05  # least `signal_to_noise` at which a sentence loss learns; from 
 class Data:
     """Opened data.
 
-    config: of what the loader reads: the run's own, or that of views made once (`cache.views.trains_on`).
+    config: of what the loader reads: the run's own, or that of views made once (`cached_views.trains_on`).
     views: that the loader makes of a sequence. vocabulary: what augmentations know of the tokenizer.
     inputs: hashes of all that decides the batches. interface: what the starting model says of its use.
     """
@@ -88,7 +88,7 @@ def open_data(config: Config) -> Data:
     interface = adopt_interface(config)
     specs = [view.augmentation for view in augmented]
     with_del = any(map(writes_del, [*specs, *map(config.augment.of_role, ("anchor", "positive"))]))
-    config = cached_views.trains_on(config)
+    config = cached_views.trains_on(config, augmented)
     folder = config.data_folder
     train, heldout = open_train(config), ShardReader(folder, "heldout")
     views = view_specs(config)  # now that the number of hard negatives is known
@@ -214,7 +214,7 @@ def find_data(config: Config, views: Sequence[ViewSpec]) -> None:
     if config.data.remote is not None:
         copy_prepared(config.data.remote, folder)
     # What cannot be made, and what is missing for it, fails here and not after hours of preparation.
-    if not (cached_views.trains_on(config).data_folder / MANIFEST).is_file():
+    if not (cached_views.trains_on(config, views).data_folder / MANIFEST).is_file():
         specs = [view.augmentation for view in views]
         require(specs)
         if any(map(needs_synonyms, specs)):
@@ -243,7 +243,7 @@ def find_data(config: Config, views: Sequence[ViewSpec]) -> None:
         recipe = recipe.model_copy(update={"tokenizer": config.model.init})
     find_or_prepare(folder, recipe)
     if config.data.cache:
-        cached_views.make(config)
+        cached_views.make(config, views)
 
 
 def _refuse_other_sources(folder: Path, recipe: DataConfig) -> None:

@@ -11,11 +11,11 @@ the published way.
    seconds; median of blocks. Text alone: the same blocks once more, the parse decoded and the rule without
    tokens, by a rule that has met their words.
 
-2. The ten rules of augcse-12-2, each on every sentence. Ours, in one process, what `pretrain.prepare
---annotate` and
-   `pretrain.cache` do, less the files: tokens, one parse in batches (`parse_texts`), packed, and from there
-   all ten as in 1. The published way: `nlp(text)` for every sentence and augmentation, then our rule on a
-   parse that is there already. It is not charged for rebuilding text, tokens, named entities (the same
+2. The ten rules of augcse-12-2, each on every sentence. Ours, in one process, what
+   `clearly prepare --annotate` and `clearly cache` do, less the files: tokens, one parse in batches
+   (`parse_texts`), packed, and from there all ten as in 1. The published way: `nlp(text)` for every
+   sentence and augmentation, then our rule on a parse that is there already. It is not
+   charged for rebuilding text, tokens, named entities (the same
    pipeline, without what rules do not read) or the slower rules. "As published" has no call in the three that
    call no spaCy in NL-Augmenter. In turn, on the same sentences.
 

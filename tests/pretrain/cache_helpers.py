@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from augment.core.ragged import Ragged
-from pretrain.cache.run import CacheFlags, cache
 from pretrain.data.shards import ShardReader
+from pretrain.prepare.cache.run import CacheFlags, cache
 
 TOKENS = "del-word:rate=0.5|crop:rate=1.0|reorder"  # the second changes nothing
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from augment.core.identity import sequence_identities
-from pretrain.cache.views import trains_on
 from pretrain.config.run import Config
 from pretrain.data.batch import ViewSpec
 from pretrain.data.damage import replay
@@ -23,6 +22,7 @@ from pretrain.data.loader import Loader, LoaderSettings, Position, lanes_of
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.objectives import view_specs
+from pretrain.prepare.cache.views import trains_on
 from pretrain.start.data import batch_spec, open_train
 
 _DRAWN_AT_ONCE = 1 << 20  # sequences
@@ -44,7 +44,7 @@ class Replay:
     def __init__(
         self, config: Config, substitutions: Sequence[dict[str, Any]], jumped: Sequence[tuple[int, int]] = ()
     ) -> None:
-        self.config = trains_on(config)
+        self.config = trains_on(config, view_specs(config))
         self.reader: ShardReader = open_train(self.config)
         self.views: list[ViewSpec] = view_specs(self.config)
         self.settings = LoaderSettings.of(config)

@@ -21,7 +21,7 @@ SLOW = (
 COMMANDS = (
     "pretrain.main",
     "pretrain.prepare",
-    "pretrain.cache",
+    "pretrain.prepare.cache",
     "pretrain.commands.inspect",
     "pretrain.commands.plan",
     "pretrain.commands.export",

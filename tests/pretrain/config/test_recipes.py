@@ -11,12 +11,12 @@ import yaml
 from run_helpers import command, finish, records, start
 
 from augment.spec.grammar import needs_text, parse
-from pretrain.cache.views import trains_on
 from pretrain.commands.sweep.file import expand, read_sweep
 from pretrain.config.data import DataConfig
 from pretrain.config.recipe import load_config, to_yaml, validate_config
 from pretrain.config.validation import read_yaml
 from pretrain.objectives import view_specs
+from pretrain.prepare.cache.views import trains_on
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 FILES = sorted((CONFIGS / "sweeps").glob("*.yaml"))
@@ -220,11 +220,11 @@ def test_rows_have_the_text_and_name_the_models_that_their_augmentations_need(pa
         if entry.row.kind == "quoted":
             continue
         config = entry.config(42)
-        augmentations = {view.augmentation for view in view_specs(config)}
+        views = view_specs(config)
+        augmentations = {view.augmentation for view in views}
         if config.data.cache and entry.runs:
-            assert trains_on(config).data.folder.name.startswith(f"{config.data.folder.name}.cache-"), (
-                entry.name
-            )
+            cached = trains_on(config, views).data.folder.name
+            assert cached.startswith(f"{config.data.folder.name}.cache-"), entry.name
         if any(map(needs_text, augmentations)):
             assert config.data.prepare.annotate and "parsed" in str(config.data.folder), entry.name
         variables = [

@@ -9,7 +9,6 @@ import yaml
 from commands import call
 from pydantic import BaseModel, TypeAdapter
 
-from pretrain.cache import __main__ as cache_command
 from pretrain.commands.sweep.file import expand, read_sweep, text_of
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import NONE_IS_A_VALUE, parse_value
@@ -18,6 +17,7 @@ from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml, type_at
 from pretrain.prepare import __main__ as prepare_cli
+from pretrain.prepare.cache import __main__ as cache_command
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,10 +12,10 @@ from cache_helpers import TOKENS, make, records_of
 from prepare_helpers import digest
 from run_helpers import ROOT
 
-from pretrain.cache import run as cache_run
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.shards import ShardReader
+from pretrain.prepare.cache import run as cache_run
 
 
 @pytest.mark.full
@@ -69,7 +69,7 @@ def test_a_cache_of_other_rules_is_named_and_a_cache_draws_each_column_for_itsel
 @pytest.mark.full
 def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, tmp_path):
     code = (
-        "import os, signal, sys; from pretrain.cache import run as cache\n"
+        "import os, signal, sys; from pretrain.prepare.cache import run as cache\n"
         "run = cache.AugmentShard.run\n"
         "def killed(self, data=None, rank=0, world_size=1):\n"
         "    run(self, data, rank, world_size)\n"

@@ -17,8 +17,8 @@ A task holds one chunk (64 thousand tokens) and its parse.
 
 from pathlib import Path
 
-from pretrain.cache.run import CacheFlags, cache
 from pretrain.common import cli
+from pretrain.prepare.cache.run import CacheFlags, cache
 from pretrain.prepare.jobs import run_figures
 
 

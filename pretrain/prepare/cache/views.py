@@ -1,7 +1,7 @@
 """`data.cache`: views that are made once, before training, and read from a folder beside the data.
 
 What AugCSE and SDA do: the sentences are augmented before training, and every epoch sees the same. The run's
-positive, negative and labelled views become columns of data that `pretrain.cache` makes of the prepared data,
+positive, negative and labelled views become columns of data that `clearly cache` makes of the prepared data,
 in FOLDER.cache-DIGEST, one for each set of specifications, number of copies, synonym table, models that the
 environment names, and version of the rules; the run then trains on that folder as on any other, and the views
 take their columns as they are.
@@ -10,25 +10,26 @@ take their columns as they are.
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from augment.core.errors import AugmentationError
 from augment.spec.grammar import from_environment, loads_models, needs_synonyms, needs_text, parse
 from augment.spec.resources import resource_hash, resources, rules_digest
-from pretrain.cache.run import COLUMNS, LABELLED
 from pretrain.common.errors import UserError
 from pretrain.common.processes import run_module
 from pretrain.config.run import Config
+from pretrain.data.batch import ViewSpec
 from pretrain.data.manifest import MANIFEST, SPLITS, read_manifest
 from pretrain.data.shards import ShardReader
-from pretrain.objectives import view_specs
+from pretrain.prepare.cache.run import COLUMNS, LABELLED
 
 
-def columns_of(config: Config) -> dict[str, str]:
+def columns_of(views: Sequence[ViewSpec]) -> dict[str, str]:
     """Return what to make once: column -> specification."""
     columns: dict[str, str] = {}
-    for view in view_specs(config):
+    for view in views:
         if view.role == "anchor":
             if needs_text(view.augmentation):
                 raise UserError(f"data.cache keeps an anchor's text ({view.augmentation}): set data.cache=0")
@@ -55,9 +56,12 @@ def cache_folder(config: Config, columns: dict[str, str]) -> Path:
     return config.data_folder.with_name(f"{config.data_folder.name}.cache-{digest}")
 
 
-def make(config: Config) -> None:
-    """Make the cache if it is not there; call it on one rank, when the data is prepared."""
-    columns = columns_of(config)
+def make(config: Config, views: Sequence[ViewSpec]) -> None:
+    """Make the cache if it is not there; call it on one rank, when the data is prepared.
+
+    views: as the configuration says them (`pretrain.objectives.view_specs`).
+    """
+    columns = columns_of(views)
     folder = cache_folder(config, columns)
     readers = {split: ShardReader(config.data_folder, split) for split in SPLITS}
     if readers["train"].columns != ("text",) or readers["train"].labels:
@@ -81,7 +85,7 @@ def make(config: Config) -> None:
     if any(map(loads_models, columns.values())):
         words += ["--workers", "1"]  # every worker would load the models, and move them to the one GPU
     print(f"making the views {', '.join(columns)} once, in {folder}", file=sys.stderr, flush=True)
-    run_module("pretrain.cache", words, f"Making {folder}")
+    run_module("pretrain.prepare.cache", words, f"Making {folder}")
 
 
 def _require_same_resources(
@@ -102,11 +106,14 @@ def _require_same_resources(
             raise UserError(f"{what}: restore it, or remove the folder")
 
 
-def trains_on(config: Config) -> Config:
-    """Return the loader's configuration; with `data.cache`, its views are the cache's columns."""
+def trains_on(config: Config, views: Sequence[ViewSpec]) -> Config:
+    """Return the loader's configuration; with `data.cache`, its views are the cache's columns.
+
+    views: as `make` takes them.
+    """
     if not config.data.cache:
         return config
-    columns = columns_of(config)
-    views = {"excerpt": "none", "anchor": config.augment.of_role("anchor"), **dict.fromkeys(columns, "none")}
+    columns = columns_of(views)
+    specs = {"excerpt": "none", "anchor": config.augment.of_role("anchor"), **dict.fromkeys(columns, "none")}
     data = config.data.model_copy(update={"folder": cache_folder(config, columns), "cache": 0})
-    return config.model_copy(update={"data": data, "augment": config.augment.model_copy(update=views)})
+    return config.model_copy(update={"data": data, "augment": config.augment.model_copy(update=specs)})

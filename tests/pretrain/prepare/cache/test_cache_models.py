@@ -11,11 +11,11 @@ from transformers import BertConfig, BertForMaskedLM
 from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
 from augment.spec.resources import resource_hash
-from pretrain.cache import run as cache_run
 from pretrain.common.errors import UserError
 from pretrain.data.batch import ViewSpec
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
+from pretrain.prepare.cache import run as cache_run
 
 MASKED_LM = "CLEAR_MASKED_LM"
 

@@ -26,13 +26,13 @@ from augment.spec.sets import SETS
 from augment.text.draws import Draws
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
-from pretrain.cache import run as cache_run
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation, pack
 from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.data.worker import labels_of
+from pretrain.prepare.cache import run as cache_run
 
 
 def plain(text: str) -> str:

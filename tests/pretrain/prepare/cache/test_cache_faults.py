@@ -12,12 +12,12 @@ from prepare_helpers import digest
 from write_faults import Subject, require_all
 
 from augment.core.ragged import Ragged
-from pretrain.cache.run import AugmentedShard, AugmentShard, MergeCache
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.data.manifest import MANIFEST
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import save_tokenizer, tokenizer_hash
+from pretrain.prepare.cache.run import AugmentedShard, AugmentShard, MergeCache
 
 COLUMNS = {"augmented": "del-word:rate=0.5|reorder"}
 ERRORS = (UserError, OSError)

@@ -11,13 +11,13 @@ from run_helpers import ROOT, command, curve, environment, finish, start
 
 from augment.core.errors import AugmentationError
 from augment.spec.resources import resource_hash
-from pretrain.cache import views as cached_views
-from pretrain.cache.run import view_number
-from pretrain.cache.views import columns_of, make, trains_on
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
+from pretrain.prepare.cache import views as cached_views
+from pretrain.prepare.cache.run import view_number
+from pretrain.prepare.cache.views import columns_of
 from pretrain.start import data as start_data
 from pretrain.start import summary
 
@@ -29,6 +29,15 @@ def config(**flags):
         ROOT / "configs" / "augcse_micro.yaml",
         {key.replace("__", "."): value for key, value in flags.items()},
     )
+
+
+def read_with(settings):
+    """Return the configuration that the loader reads with."""
+    return cached_views.trains_on(settings, view_specs(settings))
+
+
+def make_views(settings):
+    cached_views.make(settings, view_specs(settings))
 
 
 @pytest.mark.slow
@@ -65,21 +74,21 @@ def test_the_same_run_as_on_a_cache_made_by_hand_and_resumes(tiny_data, tmp_path
 
 def test_a_folder_for_each_set_of_views():
     one, other = config(data__cache="1"), config(data__cache="1", augment__augmented="tense|yoda")
-    folders = {trains_on(settings).data_folder for settings in (one, other, config(data__cache="2"))}
+    folders = {read_with(settings).data_folder for settings in (one, other, config(data__cache="2"))}
     assert len(folders) == 3 and all(folder.name.startswith("augcse_micro.cache-") for folder in folders)
     assert (
-        trains_on(one).augment.of_role("augmented") == "none"
-        and trains_on(config(data__cache="0")).data.cache == 0
+        read_with(one).augment.of_role("augmented") == "none"
+        and read_with(config(data__cache="0")).data.cache == 0
     )
-    assert trains_on(one).data_folder == trains_on(config(data__cache="1", train__seed="7")).data_folder
+    assert read_with(one).data_folder == read_with(config(data__cache="1", train__seed="7")).data_folder
     assert one.augment.of_role("augmented") == "augcse-12-2"  # the run's own configuration stays
-    excerpt = trains_on(config(data__cache="1", aug="del-span", augment__excerpt="crop:rate=0.5"))
+    excerpt = read_with(config(data__cache="1", aug="del-span", augment__excerpt="crop:rate=0.5"))
     assert excerpt.augment.of_role("anchor") == "crop:rate=0.5,del-span"
 
 
 def test_a_synonym_table_makes_other_views_where_one_is_needed():
     def folder(**flags):
-        return trains_on(config(data__cache="1", **flags)).data_folder
+        return read_with(config(data__cache="1", **flags)).data_folder
 
     assert folder(augment__augmented="subs|reorder", augment__synonyms="a.json") not in (
         folder(augment__augmented="subs|reorder"),
@@ -92,17 +101,17 @@ def test_a_synonym_table_makes_other_views_where_one_is_needed():
 
 def test_other_rules_make_other_views(monkeypatch):
     settings = config(data__cache="1")
-    before = trains_on(settings).data_folder
-    assert trains_on(settings).data_folder == before
+    before = read_with(settings).data_folder
+    assert read_with(settings).data_folder == before
     monkeypatch.setattr(cached_views, "rules_digest", lambda: "other")
-    assert trains_on(settings).data_folder != before
+    assert read_with(settings).data_folder != before
 
 
 def test_one_worker_where_every_worker_would_load_a_model(tiny_data, monkeypatch):
     made = []
     monkeypatch.setattr(cached_views, "run_module", lambda module, words, what: made.append(words))
-    make(config(data=str(tiny_data), data__cache="1", augment__augmented="contextual:model=folder|reorder"))
-    make(config(data=str(tiny_data), data__cache="1", augment__augmented=LABELLED))
+    for spec in ("contextual:model=folder|reorder", LABELLED):
+        make_views(config(data=str(tiny_data), data__cache="1", augment__augmented=spec))
     assert made[0][-2:] == ["--workers", "1"] and "--workers" not in made[1]
 
 
@@ -122,30 +131,30 @@ def test_views_of_data_that_was_replaced_are_refused(tiny_data, tmp_path, monkey
     data = tmp_path / "data"
     shutil.copytree(tiny_data, data)
     settings = config(data=str(data), data__cache="1", augment__augmented=LABELLED)
-    make(settings)
+    make_views(settings)
     assert len(made) == 1
-    folder = trains_on(settings).data_folder
+    folder = read_with(settings).data_folder
     shutil.copytree(data, folder)
     manifest = json.loads((folder / "manifest.json").read_text()) | {"columns": ["text", "augmented"]}
     manifest["cache"] = {
         "content": {split: ShardReader(data, split).content_hash for split in ("train", "heldout")}
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    make(settings)
+    make_views(settings)
     assert len(made) == 1  # it is there
     manifest["cache"]["content"]["heldout"] = "other"
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"views of other data.*remove that folder"):
-        make(settings)
+        make_views(settings)
     with pytest.raises(UserError, match=r"columns or labels: .*data.cache=0 and augment.augmented=none"):
-        make(config(data=str(folder), data__cache="1", augment__augmented=LABELLED))
+        make_views(config(data=str(folder), data__cache="1", augment__augmented=LABELLED))
 
 
 def test_token_augmentations_of_the_anchor_stay_in_the_loader():
     specs = {"augment__anchor": "crop:rate=0.8", "augment__positive": "reorder"}
-    settings = trains_on(config(**specs, objective="sda", augment__negative="neg"))
+    settings = read_with(config(**specs, objective="sda", augment__negative="neg"))
     assert [view.augmentation for view in view_specs(settings)] == ["crop:rate=0.8", "none", "none"]
-    assert columns_of(config(**specs, objective="simcse")) == {"positive": "reorder"}
+    assert columns_of(view_specs(config(**specs, objective="simcse"))) == {"positive": "reorder"}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +216,7 @@ def test_views_that_are_there_need_no_models(tmp_path, monkeypatch):
         augment__augmented="contextual|reorder",
         **{"data.prepare.sources": "any.txt"},
     )
-    folder = trains_on(settings).data_folder
+    folder = read_with(settings).data_folder
     folder.mkdir()
     (folder / "manifest.json").write_text("{}")
     asked = []
@@ -224,29 +233,29 @@ def test_views_made_with_another_table_of_the_same_name_are_refused(tiny_data, t
     settings = config(
         data=str(data), data__cache="1", augment__augmented="subs|reorder", augment__synonyms=str(table)
     )
-    folder = trains_on(settings).data_folder
+    folder = read_with(settings).data_folder
     shutil.copytree(data, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     content = {split: ShardReader(data, split).content_hash for split in ("train", "heldout")}
     cached = {"content": content, "resources": {"synonyms": resource_hash(table)}}
     (folder / "manifest.json").write_text(json.dumps(manifest | {"cache": cached}))
-    cached_views.make(settings)  # there already
+    make_views(settings)  # there already
     table.write_text('{"river": ["brook"]}')
     with pytest.raises(UserError, match=rf"{folder} was made with another synonyms .*{table}"):
-        cached_views.make(settings)
+        make_views(settings)
     table.unlink()
-    cached_views.make(settings)  # views that are there need no table
+    make_views(settings)  # views that are there need no table
 
 
 def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     monkeypatch.setattr(summary.dist, "get_world_size", lambda: 1)
     settings = config(data__cache="1")
-    folder = trains_on(settings).data_folder
+    folder = read_with(settings).data_folder
     model = SimpleNamespace(parameters=lambda: [], config=SimpleNamespace(model_type="bert"))
     encoder = SimpleNamespace(lm=model, pooling="mean", max_positions=64, hidden_size=32, random_head=False)
     train = SimpleNamespace(folder=folder, num_sequences=70, num_tokens=700, unit="record", shares=(1.0,))
     train.parts = [train]
-    data = start_data.Data(trains_on(settings), [], train, None, None, None, None, {})
+    data = start_data.Data(read_with(settings), [], train, None, None, None, None, {})
     model = SimpleNamespace(encoder=encoder, objective=SimpleNamespace(roles=(), masked_copies=1))
     lines = summary.lines_of_run(settings, data, model, 1, "")
     assert any(line.startswith(f"data       {folder}: 70 sequences") for line in lines)
