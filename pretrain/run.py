@@ -11,7 +11,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from pretrain.checkpoint import store
 from pretrain.common.files import replace_durably
 from pretrain.common.memory import FlatMemory
 from pretrain.common.ranks import on_rank_zero
@@ -28,7 +27,6 @@ from pretrain.data.masking import Masking
 from pretrain.data.tokenizer import prompt_tokens
 from pretrain.export.folder import export
 from pretrain.export.sentence_transformers import unpooled_prompts
-from pretrain.model.precision import LossScale
 from pretrain.objectives import build_objective
 from pretrain.start import continuity, summary
 from pretrain.start.checkpoints import Checkpoints
@@ -46,6 +44,7 @@ from pretrain.step.graphs import Graphs
 from pretrain.step.log import StepLog, is_due
 from pretrain.step.model import SentenceModel
 from pretrain.step.optimizer import learning_rate
+from pretrain.step.precision import LossScale
 from pretrain.step.progress import Progress
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import StepResult, WholeBatch
@@ -160,7 +159,7 @@ class TrainingRun:
         if self.checkpoint is not None:
             # while the model is as it starts
             self.checkpoints.repair_best(self.progress)
-            store.load(self.checkpoint, self.engine)  # verified when it was chosen
+            self.checkpoints.load(self.checkpoint)
         spec, progress, checkpoint = self.spec, self.progress, self.checkpoint
         self.ledger_message = verify_resumed_batch(config, data.train, spec, progress, checkpoint)
         self.evaluation = RunEvaluation(config, data, self.engine, progress, self.sets)
@@ -191,7 +190,6 @@ class TrainingRun:
                         roll_back(
                             fault,
                             self.config,
-                            self.engine,
                             self.progress,
                             self.stop_step,
                             self.checkpoints,
@@ -232,7 +230,7 @@ class TrainingRun:
         """
         config, progress = self.config, self.progress
         self.engine.train()
-        self.watchdog.follow(self.clock)
+        self.watchdog.follow(lambda: self.clock.part)
         self.telemetry.throughput.begin(progress.step)
         while not self.is_complete:
             result = self._step(batches)

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "pretrain.checkpoint": "",
     "pretrain.telemetry": "",
     "pretrain.model": "",
-    "pretrain.watch": "pretrain.checkpoint pretrain.telemetry",
+    "pretrain.watch": "pretrain.checkpoint",
     "pretrain.losses": "pretrain.model",
     "pretrain.data.ledger": "",
     "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config",

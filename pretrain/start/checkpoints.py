@@ -87,6 +87,10 @@ class Checkpoints(Saver):
             say("checkpoints are written while training waits: memory has no room for a copy of the model")
         return folder
 
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Load a checkpoint, verified when it was chosen, into the engine; return its state."""
+        return store.load(folder, self.engine)
+
     # -- best/ ----------------------------------------------------------------
 
     def keep_best(self, checkpoint: Path) -> None:

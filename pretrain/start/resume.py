@@ -202,7 +202,6 @@ class NotFinite(UserError):
 def roll_back(
     fault: OverBudget,
     config: Config,
-    engine,
     progress: Progress,
     stop_step: int,
     checkpoints: Checkpoints,
@@ -224,7 +223,7 @@ def roll_back(
     if good is None or done >= allowed or fault.step >= stop_step:
         on_rank_zero(lambda: _end(fault, config, done, good, report))
     assert good is not None  # else the run has ended
-    state = store.load(good, engine)  # verified when it was chosen
+    state = checkpoints.load(good)
     progress.step = fault.step
     progress.roll_back(state["progress"] | {"step": state["step"]}, fault.what)
 

@@ -22,12 +22,12 @@ from pretrain.data.shards import ShardReader
 from pretrain.export.folder import read_policy
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import SentenceEncoder, own_tokenizer
-from pretrain.model.precision import DTYPES
 from pretrain.objectives import WholeObjective
 from pretrain.start.continuity import Inputs
 from pretrain.start.data import Data
 from pretrain.start.evaluation import RunEvaluation
 from pretrain.step.model import SentenceModel
+from pretrain.step.precision import DTYPES
 from pretrain.step.progress import Progress
 from pretrain.telemetry.formats import LABELS, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics

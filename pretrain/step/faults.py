@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from pretrain.common.ranks import gathered
 from pretrain.config.run import Config, FaultsConfig
 from pretrain.data.batch import RankBatch
-from pretrain.model.precision import SMALLEST_SCALE
+from pretrain.step.precision import SMALLEST_SCALE
 from pretrain.step.progress import Progress
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch

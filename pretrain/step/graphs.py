@@ -24,10 +24,10 @@ from torch.nn import Parameter
 from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.mlm import round_up
 from pretrain.model.layer import layers_of
-from pretrain.model.precision import factor_of
 from pretrain.model.rows import PackedRow
 from pretrain.step.gradients import Gradients
 from pretrain.step.model import Request, SentenceModel, seed
+from pretrain.step.precision import factor_of
 
 MOST_GRAPHS = 64
 """Shapes that are recorded; each holds a few MB of the device."""

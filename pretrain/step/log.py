@@ -14,9 +14,9 @@ from pretrain.common.transfer import Numbers
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch
 from pretrain.data.damage import describe_substitution
-from pretrain.model.precision import LossScale
 from pretrain.objectives import WholeObjective
 from pretrain.step.faults import Faults, StepNumbers, steadier_settings
+from pretrain.step.precision import LossScale
 from pretrain.step.progress import Progress
 from pretrain.step.whole_batch import StepResult
 from pretrain.telemetry.monitors import Monitor

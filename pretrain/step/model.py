@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model.encoder import SentenceEncoder
-from pretrain.model.precision import DTYPES, factor_of
 from pretrain.model.rows import PackedRow
 from pretrain.objectives import BatchContext, Views, WholeObjective
+from pretrain.step.precision import DTYPES, factor_of
 
 
 class SentenceModel(nn.Module):

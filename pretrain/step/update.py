@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pretrain.model.precision import LossScale
 from pretrain.step.gradients import Gradients
 from pretrain.step.graphs import Graphs
 from pretrain.step.optimizer import AdamW
+from pretrain.step.precision import LossScale
 
 _PIECE = 1024  # elements
 

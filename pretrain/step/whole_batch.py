@@ -37,7 +37,6 @@ from pretrain.config.run import Balance
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack, send_all
 from pretrain.losses.contrastive import shared_over
-from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.objectives.base import Probe
 from pretrain.step.frozen_vectors import FrozenVectors
@@ -55,6 +54,7 @@ from pretrain.step.plan import (
     passes_of,
     sequence_loss,
 )
+from pretrain.step.precision import LossScale
 from pretrain.step.reduction import Buckets, Coalesced
 from pretrain.step.shares import SequenceLosses, measure_shares
 from pretrain.telemetry.stopwatch import Stopwatch

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -25,7 +25,6 @@ import torch.distributed as dist
 
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.shutdown import EXIT_REQUEUE
-from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.watch.ending import FOLDER, REPORT, Ending, begin_folder, call_with_timeout
 from pretrain.watch.heartbeat import ENDS, heartbeat, silent_ranks, who_is_behind
 
@@ -56,7 +55,7 @@ class Watchdog:
         self.run_folder, self.deadline = run_folder, deadline
         self.between = max(1.0, dist.get_world_size() / RANKS_A_SECOND)
         self._ending: Ending | None = None
-        self._clock: Stopwatch | None = None
+        self._part_of_step: Callable[[], str] = lambda: ""
         self._recent: deque[float] = deque(maxlen=64)
         self._step, self._outside, self._moves = 0, ["start"], 0
         self._idle = 0.0
@@ -71,9 +70,9 @@ class Watchdog:
         self._beats.start()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def follow(self, clock: Stopwatch) -> None:
-        """Begin to watch steps, whose phases a stopwatch knows."""
-        self._clock = clock
+    def follow(self, part_of_step: Callable[[], str]) -> None:
+        """Begin to watch steps. part_of_step: returns which part of a step runs now, "" in none."""
+        self._part_of_step = part_of_step
         if "start" in self._outside:  # not if the loop begins anew after a roll-back
             self._outside.remove("start")
         self._moves += 1
@@ -129,7 +128,7 @@ class Watchdog:
         """What this rank does now."""
         if self._outside:
             return self._outside[-1]
-        return (self._clock.part if self._clock is not None else "") or "the rest of a step"
+        return self._part_of_step() or "the rest of a step"
 
     def limit(self) -> float:
         """Return the seconds that what runs now may take."""

@@ -30,7 +30,7 @@ from transformers import AutoModelForMaskedLM, BertConfig
 from pretrain.model import encoder as encoders
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.kernels import plain
-from pretrain.model.precision import DTYPES
+from pretrain.step.precision import DTYPES
 
 VOCABULARY = 16_000
 

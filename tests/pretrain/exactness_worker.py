@@ -35,13 +35,13 @@ from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import count_micro_batches
 from pretrain.losses import contrastive
 from pretrain.model.encoder import build_encoder
-from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
 from pretrain.objectives.vadvcse import sequence_noise
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
 from pretrain.step.placement import ABOVE, balance, imbalance
 from pretrain.step.plan import initial_owners, passes_of
+from pretrain.step.precision import LossScale
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
 

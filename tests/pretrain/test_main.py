@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from pretrain.common.shutdown import DEAD_LOSS, INTERRUPT, MOVED, NONE, REQUEUE, STOP, TERMINATE
 from pretrain.config.recipe import DEFAULT_RECIPE, load_config
-from pretrain.model.precision import SMALLEST_SCALE, LossScale
 from pretrain.run import TrainingRun
 from pretrain.step.heldout import find_partners
+from pretrain.step.precision import SMALLEST_SCALE, LossScale
 from pretrain.step.progress import Progress
 
 

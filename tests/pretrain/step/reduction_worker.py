@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pretrain.common.rendezvous import join
-from pretrain.model.precision import LossScale
+from pretrain.step.precision import LossScale
 from pretrain.step.reduction import UNDER_WAY, Buckets
 
 WIDTH, LAYERS = 16, 6

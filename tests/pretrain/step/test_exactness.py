@@ -10,7 +10,7 @@ from run_helpers import finish, start
 from threaded_ranks import PlainEngine, ThreadedRanks
 
 from pretrain.losses import contrastive
-from pretrain.model.precision import LossScale
+from pretrain.step.precision import LossScale
 from pretrain.step.whole_batch import WholeBatch
 
 WORKER = Path(__file__).parents[1] / "exactness_worker.py"

@@ -13,8 +13,8 @@ from augment.core.vocabulary import Vocabulary
 from pretrain.data.batch import RankBatch, ViewSpec
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.losses import contrastive
-from pretrain.model.precision import LossScale
 from pretrain.prepare.run import prepare
+from pretrain.step.precision import LossScale
 from pretrain.step.whole_batch import WholeBatch
 
 

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from pretrain.model.precision import LossScale
 from pretrain.step.optimizer import Lamb, MuonWithAdamW
+from pretrain.step.precision import LossScale
 from pretrain.step.update import Update
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch.distributed as dist
 
 from pretrain.common.errors import UserError
-from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.watch import deadline
 from pretrain.watch.deadline import Watchdog
 from pretrain.watch.ending import CLAIM, END, FOLDER, Ending, RunEnded, begin_folder, read_verdict
@@ -42,7 +41,7 @@ def test_a_step_may_take_ten_times_the_longest_of_recent_ones(tmp_path, monkeypa
     """A slow loader makes many steps' batches at once: most steps do not wait at all."""
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     watchdog = Watchdog(tmp_path, None)
-    watchdog.follow(Stopwatch(cuda=False))
+    watchdog.follow(lambda: "encode")
     for seconds in (51.0, 1.0, 1.0, 1.0):
         watchdog.end_step(1, seconds)
     assert watchdog.limit() == 510.0
@@ -56,7 +55,7 @@ def test_of_a_time_in_which_the_process_was_stopped_little_counts(tmp_path, monk
     """Ticks of 0.25 s under a deadline of 10 s; in some the process is stopped for an hour: 5 s count."""
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     watchdog, now, ticks, fired = Watchdog(tmp_path, 10.0), [0.0], [], []
-    watchdog.follow(Stopwatch(lambda: now[0], cuda=False))
+    watchdog.follow(lambda: "encode")
     watchdog.end_step(1, 1.0)
 
     def wait(seconds):
