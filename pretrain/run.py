@@ -187,14 +187,7 @@ class TrainingRun:
                 except OverBudget as fault:
                     batches.close()
                     with self.watchdog("roll-back"):
-                        roll_back(
-                            fault,
-                            self.config,
-                            self.progress,
-                            self.stop_step,
-                            self.checkpoints,
-                            self.telemetry,
-                        )
+                        roll_back(fault, self.progress, self.stop_step, self.checkpoints, self.telemetry)
                 batches = self._batches()
 
     def prepare_steps(self) -> None:

@@ -154,7 +154,7 @@ def _plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> PreparationP
                 discard(path)
     annotation = None
     if config.annotate is not None:
-        from pretrain.data.annotate import describe_parser
+        from pretrain.prepare.annotate import describe_parser
 
         annotation = describe_parser(config.annotate)
     plan = PreparationPlan(

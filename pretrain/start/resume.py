@@ -200,18 +200,14 @@ class NotFinite(UserError):
 
 
 def roll_back(
-    fault: OverBudget,
-    config: Config,
-    progress: Progress,
-    stop_step: int,
-    checkpoints: Checkpoints,
-    telemetry: Telemetry,
+    fault: OverBudget, progress: Progress, stop_step: int, checkpoints: Checkpoints, telemetry: Telemetry
 ) -> None:
     """Put the last good checkpoint into the engine; write one of the step where the run goes on. Collective.
 
     Raises NotFinite if `train.faults.rollbacks` are done, no checkpoint is good, or the run was over.
     """
     checkpoints.wait()
+    config = checkpoints.config
     folder = config.run_folder / "checkpoints"
     good = on_rank_zero(lambda: last_good(folder, fault.since))
     report = config.run_folder / "faults" / f"step-{fault.step:08d}.txt"

@@ -22,7 +22,6 @@ from augment.core.ragged import Ragged, offsets_of
 from pretrain.common.transfer import send
 from pretrain.config.run import Balance
 from pretrain.data.masking import Masked
-from pretrain.data.microbatches import count_micro_batches
 from pretrain.step.plan import EncoderPass, StepPlan, initial_owners
 
 _KEY_WORDS = 2  # int32 words of a key
@@ -131,9 +130,7 @@ def place(
     if not moving:
         return passes, placements, plan.micro_batches
     moved = exchange(moving, [placements[name] for name in moving], group)
-    counts = torch.tensor(
-        [count_micro_batches(part.sequences.lengths, part.budget) for part in moved.values()]
-    )
+    counts = torch.tensor([part.smallest_count for part in moved.values()])
     dist.all_reduce(counts, dist.ReduceOp.MAX, group=group)
     return passes | moved, placements, plan.micro_batches | dict(zip(moved, counts.tolist()))
 

@@ -39,6 +39,11 @@ class EncoderPass:
     seeds: tuple[int, ...] | None = None
     keys: np.ndarray | None = None
 
+    @property
+    def smallest_count(self) -> int:
+        """The fewest micro-batches that it fits in."""
+        return count_micro_batches(self.sequences.lengths, self.budget)
+
     def micro_batches(self, count: int) -> list[MicroBatch]:
         """Return the pass in `count` micro-batches, on the CPU (see `send_all`)."""
         return cut_and_pack(self.sequences, count, torch.device("cpu"), self.keys, self.seeds)
@@ -140,7 +145,7 @@ class StepPlan:
         if batch.labels is not None:
             sequences["label"] = batch.labels
         return StepPlan(
-            micro_batches={n: count_micro_batches(lengths[n], part.budget) for n, part in passes.items()},
+            micro_batches={name: part.smallest_count for name, part in passes.items()},
             tokens={name: int(of.sum()) for name, of in lengths.items() if name not in (MOMENTUM, GUIDE)},
             masked_tokens=[len(masked.positions) for masked in batch.masked],
             request=request,

@@ -67,9 +67,9 @@ from augment.text.parsed import ParsedSentence
 from augment.text.parsing import find_parser, load_parser, parse_texts
 from finetune.geometry.augmentations import every_specification
 from pretrain.benchmarks.files import find
-from pretrain.data import annotate as annotating
 from pretrain.data.annotation import Annotation, Sentences, pack
 from pretrain.data.tokenizer import train_tokenizer
+from pretrain.prepare import annotate as annotating
 
 GOAL, GOAL_RATIO = 20_000, 10
 BLOCKS = 4  # measured: one cold, the others warm

@@ -57,10 +57,7 @@ def cache_folder(config: Config, columns: dict[str, str]) -> Path:
 
 
 def make(config: Config, views: Sequence[ViewSpec]) -> None:
-    """Make the cache if it is not there; call it on one rank, when the data is prepared.
-
-    views: as the configuration says them (`pretrain.objectives.view_specs`).
-    """
+    """Make the cache if it is not there; call it on one rank, when the data is prepared."""
     columns = columns_of(views)
     folder = cache_folder(config, columns)
     readers = {split: ShardReader(config.data_folder, split) for split in SPLITS}
@@ -107,10 +104,7 @@ def _require_same_resources(
 
 
 def trains_on(config: Config, views: Sequence[ViewSpec]) -> Config:
-    """Return the loader's configuration; with `data.cache`, its views are the cache's columns.
-
-    views: as `make` takes them.
-    """
+    """Return the loader's configuration; with `data.cache`, the run's `views` are the cache's columns."""
     if not config.data.cache:
         return config
     columns = columns_of(views)

@@ -17,11 +17,11 @@ import numpy as np
 from augment.core.ragged import Ragged, segment_indices
 from augment.text.cleaning import SpecialTokens, for_clean_text
 from pretrain.config.data import DataConfig
-from pretrain.data.annotate import annotate
 from pretrain.data.manifest import SPLITS
 from pretrain.data.shard_writer import ShardWriter, chunk_bounds, token_dtype
 from pretrain.data.tokenizer import encode
 from pretrain.prepare import buckets as bk
+from pretrain.prepare.annotate import annotate
 from pretrain.prepare.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
 from pretrain.prepare.work_folder import BuiltShards, PlannedStep, TokenizerSize
 

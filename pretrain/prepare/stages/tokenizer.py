@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from pretrain.common.errors import UserError
-from pretrain.data.annotate import check_corpus
 from pretrain.data.tokenizer import (
     MOST_ACCENTED,
     accented_share,
@@ -17,6 +16,7 @@ from pretrain.data.tokenizer import (
     train_tokenizer,
 )
 from pretrain.prepare import buckets as bk
+from pretrain.prepare.annotate import check_corpus
 from pretrain.prepare.work_folder import PlannedStep, TokenizerSize
 
 

@@ -16,12 +16,12 @@ from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.parsing import parse_texts
 from pretrain.common.errors import UserError
-from pretrain.data import annotate
 from pretrain.data.annotation import MOST_CHARACTERS, Annotation, pack
 from pretrain.data.batch import ViewSpec
 from pretrain.data.shard_writer import ShardWriter, split_summary, write_manifest
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.data.tokenizer import load_tokenizer
+from pretrain.prepare import annotate
 from pretrain.prepare.run import prepare
 
 
