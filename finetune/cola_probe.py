@@ -2,7 +2,7 @@
 
 A logistic regression on frozen sentence vectors, trained on CoLA's training set; accuracy on its validation
 set. The paper says no more; its code fits scikit-learn's LogisticRegression(multi_class="multinomial",
-max_iter=1000) to raw vectors (`pretrain.benchmarks.regression`). Always answering "acceptable" scores 69.13,
+max_iter=1000) to raw vectors (`pretrain.benchmarks.own_sets`). Always answering "acceptable" scores 69.13,
 and Matthews' correlation, CoLA's own metric, is given beside the accuracy for that reason.
 """
 
@@ -17,7 +17,7 @@ from finetune.frozen import Frozen, command
 from finetune.results import Evaluation
 from finetune.tuning.tasks import TASKS, LabelledExamples, read_split
 from pretrain.benchmarks.files import find
-from pretrain.benchmarks.regression import ITERATIONS, fit
+from pretrain.benchmarks.own_sets import ITERATIONS, fit_regression
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -40,7 +40,7 @@ def probe(
     """Fit on float32[N, d]; return figures x 100, answers to dev int64[M], whether it converged."""
     from sklearn.metrics import matthews_corrcoef
 
-    regression, converged = fit(train, train_labels)
+    regression, converged = fit_regression(train, train_labels)
     predicted = regression.predict(dev)
     scores = {
         "accuracy": 100 * float((predicted == dev_labels).mean()),

@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_MODULES = 18  # in a folder
+MOST_ROOMS, MOST_ARROWS = 20, 101
+"""Rooms: augment, finetune, and each folder and module of pretrain. An arrow: one room imports another."""
 
 ABOVE = ("pretrain.commands", "pretrain.api")
 """The commands that need both packages, and what users write programs with: they stand above both."""
@@ -141,6 +143,21 @@ def test_a_folder_imports_only_what_it_may():
             if row_of(other) and not any(lies_in(other, folder) for folder in allowed)
         ]
     assert not broken
+
+
+def room_of(name: str) -> str:
+    """Return the room of a module."""
+    package, *inner = name.split(".")
+    return f"pretrain.{inner[0]}" if package == "pretrain" and inner else package
+
+
+def test_rooms_and_arrows_are_few():
+    pairs = {(room_of(name), room_of(other)) for name, wanted in imports().items() for other in wanted}
+    arrows = {(room, other) for room, other in pairs if room != other}
+    rooms = {room for arrow in arrows for room in arrow}
+    assert len(rooms) <= MOST_ROOMS and len(arrows) <= MOST_ARROWS, (
+        f"{len(rooms)} rooms, {len(arrows)} arrows"
+    )
 
 
 def test_no_module_imports_itself_through_others():

@@ -16,7 +16,7 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.results import Evaluation, TaskResult
 from finetune.senteval.classifier import PairFeatures
 from finetune.senteval.protocol import SETTINGS, Setting, cross_validated, nested, relatedness, split
-from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Split, TaskSplits, check_name, files, load
+from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Split, TaskSplits, files, load, task_name
 from pretrain.benchmarks.files import data_root
 from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator
 from pretrain.benchmarks.sts_tasks import TASKS as STS_TASKS
@@ -190,7 +190,7 @@ def choose_tasks(
             for task in groups[word]:
                 (chosen if task in available else absent).append(task)
         else:
-            chosen.append(check_name(word, STS_TASKS))
+            chosen.append(task_name(word, STS_TASKS))
     remarks = [f"{task} left out: its data is not there" for task in absent]
     if not chosen:
         raise UserError("no task is left: " + "; ".join(remarks or ["name some with --tasks"]))

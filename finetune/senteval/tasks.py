@@ -107,11 +107,11 @@ class SentEvalTask:
 
 def load(name: str, data: str | Path | None = None) -> TaskSplits:
     """Read the examples of a task, sorted as the official code sorts them."""
-    task, root = TASKS[check_name(name)], data_root(data)
+    task, root = TASKS[task_name(name)], data_root(data)
     return task.read(*require(files(task.name, root), root))
 
 
-def check_name(name: str, others: Iterable[str] = ()) -> str:
+def task_name(name: str, others: Iterable[str] = ()) -> str:
     """Return the task's name as TASKS (or `others`) has it; case, hyphens and underscores do not matter."""
     return known_name(name, (*others, *TASKS), "SentEval task", lambda one: re.sub("[-_]", "", one.lower()))
 

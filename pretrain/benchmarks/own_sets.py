@@ -9,6 +9,7 @@ retrieval: nDCG@10, MRR@10 and recall@10 among all documents of the set (`pretra
 
 import hashlib
 import math
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pretrain.benchmarks import regression
 from pretrain.benchmarks.distinct import EmbedFunction
 from pretrain.benchmarks.retrieval import HEADLINE, rank, score
 from pretrain.benchmarks.sts_tasks import Pairs, cosines, score_task
@@ -41,6 +41,7 @@ COLUMNS = {  # kind -> what each of its columns holds, and the names that it may
 RELEVANCE = "number", ("relevance", "score", "label")
 """A column that a set of retrieval may have besides."""
 MOST_CLASSES = 1000
+ITERATIONS = 1000  # most of a regression
 
 
 class OwnSetFigure(NamedTuple):
@@ -107,7 +108,7 @@ class OwnSet:
     def _classify(self, vectors: np.ndarray) -> tuple[float, np.ndarray]:
         half, answers = halves(self.first, self.gold), np.zeros_like(self.gold)
         for train in (half, ~half):
-            answers[~train] = regression.fit(vectors[train], self.gold[train])[0].predict(vectors[~train])
+            answers[~train] = fit_regression(vectors[train], self.gold[train])[0].predict(vectors[~train])
         return float((answers == self.gold).mean()), answers
 
     def _cluster(self, vectors: np.ndarray) -> tuple[float, np.ndarray]:
@@ -117,6 +118,22 @@ class OwnSet:
         with threadpool_limits(1):  # the figure does not depend on the number of cores
             means = cluster.KMeans(int(self.gold.max()) + 1, n_init=10, random_state=0).fit(vectors)
         return float(metrics.v_measure_score(self.gold, means.labels_)), means.labels_
+
+
+def fit_regression(vectors: np.ndarray, labels: np.ndarray) -> tuple[Any, bool]:
+    """Fit scikit-learn's regression to float32[N, d] and int64[N]; return it, and whether it converged.
+
+    A softmax with the penalty |W|^2 / 2 over the weights of all classes, C = 1. Of two classes scikit-learn
+    fits one weight vector, the difference of two opposite ones: that is the same at twice the C.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    regression = LogisticRegression(C=2.0 if len(np.unique(labels)) == 2 else 1.0, max_iter=ITERATIONS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        regression.fit(vectors, labels)
+    return regression, not any(issubclass(one.category, ConvergenceWarning) for one in caught)
 
 
 def halves(texts: Sequence[str], labels: np.ndarray) -> np.ndarray:

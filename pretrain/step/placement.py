@@ -107,14 +107,14 @@ def place(
     rank: int,
     ranks: int,
     group: dist.ProcessGroup | None = None,
-) -> tuple[dict[str, EncoderPass], dict[str, Placement], dict[str, int]]:
+) -> tuple[dict[str, EncoderPass], dict[str, Placement], StepPlan]:
     """Move sequences between ranks if that balances a pass; collective.
 
     plan: merged, of all ranks. group: of all ranks, for tensors on the CPU; None: the default one.
 
     Returns:
-        The passes over what this rank is to encode, their placements, and how many micro-batches each has on
-        every rank.
+        The passes over what this rank is to encode, their placements, and the plan, with how many
+        micro-batches each has then on every rank.
     """
     assigned: dict[tuple[str, ...], Placement] = {}  # passes over the same lengths go the same way
     for part in passes.values():
@@ -128,11 +128,12 @@ def place(
     placements = {name: assigned[part.lengths_of] for name, part in passes.items()}
     moving = {name: part for name, part in passes.items() if placements[name].moves}
     if not moving:
-        return passes, placements, plan.micro_batches
+        return passes, placements, plan
     moved = exchange(moving, [placements[name] for name in moving], group)
     counts = torch.tensor([part.smallest_count for part in moved.values()])
     dist.all_reduce(counts, dist.ReduceOp.MAX, group=group)
-    return passes | moved, placements, plan.micro_batches | dict(zip(moved, counts.tolist()))
+    counted = plan.micro_batches | dict(zip(moved, counts.tolist()))
+    return passes | moved, placements, replace(plan, micro_batches=counted)
 
 
 def exchange(
@@ -162,9 +163,7 @@ def exchange(
         np.bincount(to, sent.lengths, ranks).astype(int).tolist(),
         group=group,
     )
-    places = np.empty_like(arriving)
-    places[arriving] = np.arange(len(arriving))
-    arrived = Ragged(words.numpy(), offsets_of(coming[arriving])).take(places)
+    arrived = Ragged(words.numpy(), offsets_of(coming[arriving])).take(np.argsort(arriving))
     ends = np.cumsum([len(placed.local_indices) for placed in placements])
     return {
         name: from_words(arrived.slice(end - len(placed.local_indices), end), part)

@@ -59,11 +59,6 @@ def sequence_loss(term: str, role: str) -> str:
     return f"{term} {role}"
 
 
-def length_of(role: str) -> str:
-    """Return the name of the lengths of a view."""
-    return f"length {role}"
-
-
 def passes_of(
     batch: RankBatch, objective: WholeObjective, budget: int, seed: int, rank: int
 ) -> dict[str, EncoderPass]:
@@ -80,14 +75,14 @@ def passes_of(
         views = Ragged.concatenate([tokens[role] for role in objective.roles])
         numbers = range(len(objective.roles))
         keys = np.concatenate([sequence_keys(seed, step, ids, number, "view") for number in numbers])
-        lengths = tuple(map(length_of, objective.roles))
+        lengths = tuple(f"length {role}" for role in objective.roles)
         passes[VIEWS] = EncoderPass(views, budget, lengths, (seed, step, rank, _VIEWS), keys)
         if objective.momentum_role:
             role = objective.momentum_role
-            passes[MOMENTUM] = EncoderPass(tokens[role], budget, (length_of(role),))
+            passes[MOMENTUM] = EncoderPass(tokens[role], budget, (f"length {role}",))
         if roles := objective.guided_roles:
             views = Ragged.concatenate([tokens[role] for role in roles])
-            passes[GUIDE] = EncoderPass(views, budget, tuple(map(length_of, roles)))
+            passes[GUIDE] = EncoderPass(views, budget, tuple(f"length {role}" for role in roles))
     if objective.weights(step).get("mlm", 0) > 0:
         for copy, masked in enumerate(batch.masked):
             keys, seeds = sequence_keys(seed, step, ids, copy, "masking"), (seed, step, rank, _MASKED + copy)
@@ -95,7 +90,7 @@ def passes_of(
     for number, (term, role) in enumerate(objective.sequence_passes(step)):
         keys = sequence_keys(seed, step, ids, number, "sequence-loss")
         seeds, half = (seed, step, rank, _SEQUENCE + number), max(1, budget // 2)
-        passes[sequence_loss(term, role)] = EncoderPass(tokens[role], half, (length_of(role),), seeds, keys)
+        passes[sequence_loss(term, role)] = EncoderPass(tokens[role], half, (f"length {role}",), seeds, keys)
     return passes
 
 
@@ -139,7 +134,7 @@ class StepPlan:
         lengths = {name: part.sequences.lengths for name, part in passes.items()}
         sequences = {"length": batch.original.lengths}
         for role in objective.roles:
-            sequences[length_of(role)] = batch.views[role].tokens.lengths
+            sequences[f"length {role}"] = batch.views[role].tokens.lengths
             sequences[f"identity {role}"] = batch.views[role].identities
             sequences[f"present {role}"] = batch.views[role].present
         if batch.labels is not None:

@@ -214,14 +214,11 @@ class WholeBatch:
         draws = None if guide is None else (batch.sequence_ids, guide.sequences)
         own = StepPlan.of_rank(batch, self.objective, passes, request)
         plan = own.agree(self.lanes, self.rank, self.world, self.hosts)
-        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
-        rows, sequences = send_all(
-            {name: part.micro_batches(counts[name]) for name, part in passes.items()},
-            plan.sequences | {"owner": torch.from_numpy(initial_owners(plan.drawn))},
-            self.device,
-        )
+        passes, placements, plan = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
+        owner = torch.from_numpy(initial_owners(plan.drawn))
+        rows = {name: part.micro_batches(plan.micro_batches[name]) for name, part in passes.items()}
+        rows, sequences = send_all(rows, plan.sequences | {"owner": owner}, self.device)
         weights = self.objective.weights(batch.step)
-        plan = replace(plan, micro_batches=counts)
         return PlacedStep(batch.step, plan, rows, placements, sequences, weights, collects_diagnostics, draws)
 
     # ---- sentence level: embed, relate, backpropagate

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from finetune import cola_probe
 from finetune.cola_probe import probe, read
-from pretrain.benchmarks import regression
+from pretrain.benchmarks import own_sets
 from pretrain.common.errors import UserError
 
 
@@ -48,7 +48,7 @@ def test_equal_to_the_multinomial_regression_of_the_papers_code():
 
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch):
-    monkeypatch.setattr(regression, "ITERATIONS", 2)
+    monkeypatch.setattr(own_sets, "ITERATIONS", 2)
     train, labels, dev, dev_labels = problem()
     assert not probe(train * np.array([1, 100, 1e4, 1, 1]), labels, dev, dev_labels)[2]
 

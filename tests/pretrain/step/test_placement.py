@@ -82,12 +82,12 @@ def move_and_return(rank: int, counts: list[int], meeting: str) -> None:
     plan = plan_of(whole, counts)
     mine = {name: part_of(part, drawn_by(rank, counts, part)) for name, part in whole.items()}
 
-    passes, placements, counts = place(mine, plan, "off", rank, ranks)
-    assert passes is mine and counts == plan.micro_batches
+    passes, placements, placed_plan = place(mine, plan, "off", rank, ranks)
+    assert passes is mine and placed_plan is plan
     assert not any(placed.moves for placed in placements.values())
     check_order(placements, whole, ranks)
 
-    passes, placements, counts = place(mine, plan, "on", rank, ranks)
+    passes, placements, placed_plan = place(mine, plan, "on", rank, ranks)
     check_order(placements, whole, ranks)
     for name, part in passes.items():
         placed = placements[name]
@@ -95,7 +95,7 @@ def move_and_return(rank: int, counts: list[int], meeting: str) -> None:
         assert_equal(part, part_of(whole[name], placed.local_indices))
         loads = np.bincount(placed.owners, whole[name].sequences.lengths, ranks)
         assert loads.max() / loads.mean() <= 1.05
-        assert counts[name] == needed(whole[name], placed, ranks)
+        assert placed_plan.micro_batches[name] == needed(whole[name], placed, ranks)
     dist.destroy_process_group()
 
 
@@ -130,8 +130,8 @@ def test_sequences_move_with_all_that_is_theirs_and_vectors_come_back_in_order(t
 @pytest.mark.parametrize("how", ["auto", "on", "off"])
 def test_on_one_rank_nothing_moves(how):
     whole = global_passes([6])
-    passes, placements, counts = place(whole, plan_of(whole, [6]), how, 0, 1)
-    assert passes is whole and set(counts.values()) == {9}
+    passes, placements, placed_plan = place(whole, plan_of(whole, [6]), how, 0, 1)
+    assert passes is whole and set(placed_plan.micro_batches.values()) == {9}
     for placed in placements.values():
         vectors = torch.arange(len(placed.owners)).float()[:, None]
         assert torch.equal(placed.in_order(vectors[None]), vectors)
