@@ -73,7 +73,8 @@ def start(
     engines.start_processes(config.train.rendezvous_seconds)
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())
-    require_lanes(config.data.lanes, dist.get_world_size(), equal=has_local_negatives(config))
+    local = has_local_negatives(config)
+    require_lanes(config.data.lanes, dist.get_world_size(), equal=local)
     full_steps = config.batch_sizes.full_steps(config.train.steps)
     if dry_run:
         config = dry_run_config(config)
