@@ -29,14 +29,15 @@ from pretrain.step.graphs import Graphs, cuda_recorder
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
 
-TURNS = ("nothing", "anew", "given up")
-"""What happens after six steps: all is made anew on the same engine, as after a roll-back; graphs end."""
+TURNS = ("no graphs", "nothing", "anew", "given up")
+"""There are none; with graphs, what happens after six steps: all is made anew on the same engine, as after a
+roll-back; graphs end. Gradients of layers are added together, as on a GPU, at ZeRO 0 and 1."""
 
 
 def trained(
-    stage: int, case: str, precision: str, record: Recorder | None, turn: str = "nothing"
+    stage: int, case: str, precision: str, record: Recorder | None, turn: str | None = None
 ) -> list[torch.Tensor]:
-    """Return the losses of ten steps, and the weights after them."""
+    """Return the losses of ten steps, and the weights after them; without a turn autograd adds gradients."""
     config, model = build(case, stage, precision, 0.2)
     engine = build_engine(model, config)
     engine.train()
@@ -45,6 +46,7 @@ def trained(
         if step == 0 or (step == 6 and turn == "anew"):
             graphs = Graphs(engine, "auto" if record else "off", record=record)
             whole, update = WholeBatch(engine, 5, 150, graphs=graphs), Update(engine, 0.5, graphs=graphs)
+            whole.adds = turn is not None and stage <= 1
         elif step == 6 and turn == "given up":
             graphs._give_up("no memory")
         for group in engine.optimizer.param_groups:
@@ -72,7 +74,7 @@ def main() -> None:
         for turn in TURNS:
             record = Recorder(cuda_recorder() if device == "cuda" else None)
             with flash_on_cpu() if device == "cpu" else nullcontext():
-                found = trained(int(stage), case, precision, record, turn)
+                found = trained(int(stage), case, precision, record if turn != "no graphs" else None, turn)
             differing = sum(not torch.equal(a, b) for a, b in zip(found, expected, strict=True))
             repeated = zip(record.bodies, record.repeats, strict=True)
             graphs = Counter(body.__qualname__ for body, count in repeated if count)
