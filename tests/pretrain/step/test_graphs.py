@@ -298,13 +298,16 @@ def refuse(function):
 
 @pytest.mark.gpu
 @CUDA
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("budget", [64, 4096])
+@pytest.mark.parametrize(
+    "precision,budget", [("fp32", 64), ("fp32", 4096), ("bf16", 64), ("bf16", 4096), ("fp16", 64)]
+)
 def test_on_a_gpu_graphs_change_no_bit_and_gradients_added_together_none(precision, budget):
     expected = run_steps(made("clear_mean", precision, DEVICE), None, range(6), budget, 0.1)
-    for setting in ("off", "auto"):
+    for setting in ("off", "recompute", "auto"):
         engine = made("clear_mean", precision, DEVICE)
-        graphs = Graphs(engine, setting)
+        if setting == "recompute":
+            engine.module.encoder.recompute_layers()
+        graphs = Graphs(engine, "off" if setting == "off" else "auto")
         found = run_steps(engine, graphs, range(6), budget, 0.1)
         assert graphs.on == bool(graphs.graphs) == (setting == "auto")
         check_equal(found, expected)
