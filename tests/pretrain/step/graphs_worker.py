@@ -1,8 +1,7 @@
 """Steps of a rank with graphs and without, by DeepSpeed's own engine: are losses and weights the same bits?
 
 Run as `python graphs_worker.py OUT STAGES CASE PRECISION cpu|cuda` with RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT set; it writes OUT.STAGE.RANK. On a CPU graphs are functions that are called again, as in
-test_graphs.
+MASTER_PORT set; it writes OUT.STAGE.RANK. On a CPU the operators of graphs are called again.
 """
 
 import json
@@ -22,7 +21,7 @@ import torch
 import torch.distributed as dist
 from exactness_cases import make_batch, share
 from flash_reference import flash_on_cpu
-from graph_recorder import Recorder
+from graph_recorder import Recorder, same_memory
 
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.graphs import Graphs, cuda_recorder
@@ -64,7 +63,7 @@ def trained(
 def main() -> None:
     out, stages, case, precision, device = sys.argv[1:]
     if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        os.environ |= {"CUDA_VISIBLE_DEVICES": "", "CLEAR_KERNELS": "plain"}  # others are no operators
     torch.set_num_threads(1)
     start_processes()
     for stage in stages.split(","):
@@ -72,7 +71,7 @@ def main() -> None:
             expected = trained(int(stage), case, precision, None)
         report = {}
         for turn in TURNS:
-            record = Recorder(cuda_recorder() if device == "cuda" else None)
+            record = Recorder(cuda_recorder() if device == "cuda" else same_memory)
             with flash_on_cpu() if device == "cpu" else nullcontext():
                 found = trained(int(stage), case, precision, record if turn != "no graphs" else None, turn)
             differing = sum(not torch.equal(a, b) for a, b in zip(found, expected, strict=True))

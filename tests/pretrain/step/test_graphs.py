@@ -17,7 +17,7 @@ import torch.distributed as dist
 from exactness_cases import make_batch, share
 from exactness_worker import build
 from flash_reference import flash_on_cpu
-from graph_recorder import Recorder
+from graph_recorder import Recorder, same_memory
 from run_helpers import finish, start
 from threaded_ranks import PlainEngine
 
@@ -95,6 +95,20 @@ def test_losses_and_gradients_are_those_of_passes_without_graphs(case, budget, p
         graphs = Graphs(engine, "auto", record=record)
         found = run_steps(engine, graphs, range(3), budget, 0.1)
     assert graphs.graphs and all(record.repeats)
+    check_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "case,precision", [("simcse", "bf16"), ("clear_mean", "fp16"), ("clear_mean", "fp32")]
+)
+def test_what_is_repeated_reads_the_weights_and_the_row_of_now(case, precision, monkeypatch):
+    """Operators alone, on the tensors that they had: as a GPU repeats them."""
+    monkeypatch.setenv("CLEAR_KERNELS", "plain")  # others are no operators
+    with flash_on_cpu():
+        expected = run_steps(made(case, precision), None, range(4), 150, 0.1)
+        engine, record = made(case, precision), Recorder(same_memory)
+        found = run_steps(engine, Graphs(engine, "auto", record=record), range(4), 150, 0.1)
+    assert sum(record.repeats) > len(record.repeats)
     check_equal(found, expected)
 
 
