@@ -54,6 +54,7 @@ class ModelSize:
     token_flops: of a forward pass, for each token, attention at the batch's mean length included.
     masked_flops: further ones for each masked token.
     guide: parameters of the frozen encoder that finds false negatives; whole on every rank, never saved.
+    leaves: bytes of the gradients of working copies, and of those in float32, of one pass.
     """
 
     trained: int
@@ -69,6 +70,7 @@ class ModelSize:
     token_flops: float
     masked_flops: float
     guide: int = 0
+    leaves: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,12 @@ PARTS = {
     "copies": "working copies of weights in the encoder's precision",
     "activations": "activations of a micro-batch",
     "loss": "tile of logits, vectors of the global batch",
+    "leaves": "gradients of working copies, when activations are gone (stages 0 and 1)",
     "reduction": "buckets of gradients, when activations are gone",
     "reserved": "buckets of gradients at all times (stage 3)",
 }
 """Part of a rank's memory -> what it is, as a plan prints it."""
-_OF_A_MICRO_BATCH = ("copies", "activations", "loss")
+_IN_TURN = ({"activations", "loss"}, {"leaves"}, {"reduction"})
 
 
 def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> dict[str, float]:
@@ -150,6 +153,7 @@ def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> dict[str, floa
         "copies": model.copies,
         "activations": activations,
         "loss": loss,
+        "leaves": model.leaves if zero <= 1 else 0.0,
         "reduction": _reduction(model, layout, bucket, share),
         "reserved": bucket if zero == 3 else 0.0,
     }
@@ -158,11 +162,10 @@ def memory(model: ModelSize, batch: BatchSize, layout: Layout) -> dict[str, floa
 def peak(parts: dict[str, float]) -> float:
     """Return the most bytes at once.
 
-    Gradients are reduced when activations are gone, or go layer by layer (stages 0 and 1): the larger counts.
+    Gradients are added up and reduced when activations are gone, or go layer by layer: the largest counts.
     """
-    of_micro_batch = sum(parts[name] for name in _OF_A_MICRO_BATCH)
-    always = sum(parts.values()) - of_micro_batch - parts["reduction"]
-    return always + max(of_micro_batch, parts["reduction"])
+    in_turn = [sum(parts[name] for name in names) for names in _IN_TURN]
+    return sum(parts.values()) - sum(in_turn) + max(in_turn)
 
 
 def checkpoint_bytes(model: ModelSize) -> float:
@@ -317,7 +320,9 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str) -
         model = SentenceModel(encoder, build_objective(alone, encoder, tokenizer, labels))
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     matrices = _elements_of_matrices(model)
-    copies = 0 if precision == "fp32" else 2 * matrices
+    copies, leaves = 2 * matrices, (2 + FLOAT) * matrices
+    if precision == "fp32":  # a parameter is its own copy, but for those side by side
+        copies, leaves = 0, FLOAT * matrices
     diffcse, guide = config.objective.diffcse, 0
     if "diffcse" in config.objective.parts and diffcse.replaced_token_weight > 0:
         # a second encoder is trained, without its head
@@ -345,6 +350,7 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str) -
         token_flops=flops.forward([length]) / length,
         masked_flops=flops.per_masked_token,
         guide=guide,
+        leaves=leaves,
     )
 
 

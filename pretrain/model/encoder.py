@@ -185,11 +185,6 @@ class SentenceEncoder(nn.Module):
         )
         return torch.nn.functional.linear(states, weight, bias)
 
-    @property
-    def has_token_types(self) -> bool:
-        """Whether the model marks a pair's second text by token types (BERT, ELECTRA; RoBERTa does not)."""
-        return self.lm.config.model_type in ("bert", "electra") and self.lm.config.type_vocab_size > 1
-
     def states(
         self,
         ids: Tensor,

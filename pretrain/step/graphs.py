@@ -90,7 +90,7 @@ class Graphs:
         """Run a graph's backward; return what autograd is to add to its parameters' gradients."""
         if not self.adds:
             graph.backward()
-            return tuple(graph.gradients)
+            return tuple(own for _, own in graph.pairs)
         factor = factor_of(self.model)
         assert graph.divides or factor is None
         if graph.divides:
@@ -148,8 +148,8 @@ class RowGraph:
     """Forward and backward of rows of one shape.
 
     contents: what the forward reads. output: where it leaves its result. gradient: that of the result, which
-    the backward reads. parameters: those that have a gradient. gradients: where the backward leaves theirs,
-    or adds them; divides: whether divided by `divisor` (`LossScale`).
+    the backward reads. parameters: those that have a gradient. pairs: each, and where the backward leaves its
+    gradient, or adds it; divides: whether divided by `divisor` (`LossScale`).
     """
 
     def __init__(self, graphs: Graphs, method: Method, packed: PackedRow, more: tuple[Tensor, ...]):
@@ -165,7 +165,6 @@ class RowGraph:
         self.parameters = [parameter for parameter, has_one in zip(trained.values(), found) if has_one]
         places = {id(parameter): own for parameter, own in graphs.gradients.pairs}
         self.pairs = [(parameter, places[id(parameter)]) for parameter in self.parameters]
-        self.gradients = [own for _, own in self.pairs]
         self.divisor, self._adds = torch.ones((), device=self.gradient.device), graphs.adds
         precision, masked = self._model.precision, method is SentenceModel.masked_loss_of_row
         self.divides = graphs.adds and (precision == "fp16" or (precision == "bf16" and masked))
@@ -181,7 +180,7 @@ class RowGraph:
         found = [gradient for gradient in self._within(self._differentiate) if gradient is not None]
         if self.divides:
             found = torch._foreach_div(found, self.divisor)
-        (torch._foreach_add_ if self._adds else torch._foreach_copy_)(self.gradients, found)
+        (torch._foreach_add_ if self._adds else torch._foreach_copy_)([own for _, own in self.pairs], found)
 
     def _compute(self) -> Tensor:
         inputs = len(self._packed.contents)

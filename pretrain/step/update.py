@@ -8,7 +8,6 @@ norm is above the limit.
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -45,7 +44,9 @@ class Update:
         elif stage == 1 and isinstance(optimizer.optimizer, torch.optim.AdamW):
             self._apply = Shares(engine, graphs.gradients if graphs else Gradients(engine), clip).apply
         self._true = torch.ones((), dtype=torch.bool, device=engine.device)
-        self._statistics = list(_statistics(engine.module))
+        # running statistics of all batch norms: one batch that is not finite would spoil them
+        norms = [m for m in engine.module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+        self._statistics = [value for norm in norms for value in norm.buffers(recurse=False)]
         self._before = [value.clone() for value in self._statistics]
 
     def apply(self, loss: Tensor, limit: float = math.inf) -> tuple[Tensor | float, Tensor]:
@@ -229,13 +230,6 @@ class UpdateGraph:
         torch._foreach_zero_(self._gradients)
         self._norm.copy_(norm)
         self._flags.copy_(torch.stack([finite, sound]))
-
-
-def _statistics(module: nn.Module) -> Iterator[Tensor]:
-    """Yield the running statistics of all batch norms: one batch that is not finite would spoil them."""
-    for part in module.modules():
-        if isinstance(part, nn.modules.batchnorm._NormBase):
-            yield from part.buffers(recurse=False)
 
 
 def _an_element(optimizer) -> Tensor:

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from augment.core.ragged import Ragged
 from pretrain.common.ranks import gather_equal, gathered
+from pretrain.common.transfer import send
 from pretrain.config.run import Balance
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack, send_all
@@ -304,7 +305,8 @@ class WholeBatch:
             else:
                 drawn = initial_owners(step.plan.drawn, len(roles))
                 placed = Placement(self.rank, self.world, len(roles), drawn, drawn, torch.empty(0))
-                own = torch.from_numpy(self.guide_store.of(*step.draws, self._embed_by_guide)).to(self.device)
+                kept = self.guide_store.of(*step.draws, self._embed_by_guide)
+                (own,) = send([torch.from_numpy(kept)], self.device)
                 filler = (0, 0, 0, placed.max_rows_per_rank - len(own))
                 vectors = placed.in_order(gather_equal(torch.nn.functional.pad(own, filler)))
         return dict(zip(roles, vectors.unflatten(0, (len(roles), -1))))

@@ -139,7 +139,31 @@ def bandwidth(accept: Accept) -> dict[str, Any]:
         for name, function, moved in [*connects(accept, rows), *gelus(accept, wide[:rows])]:
             us = microseconds(accept, function)
             found[f"{rows} rows: {name}"] = f"{us:.0f} us, {moved / us / of_copy:.0%} of a copy"
+    for name, function, moved in casts(accept):
+        us = microseconds(accept, function)
+        found[name] = f"{us:.0f} us, {moved / us / of_copy:.0%} of a copy"
     return found | gelu_in_product(accept, wide[:, :width].contiguous())
+
+
+def casts(accept: Accept) -> Iterator[Timed]:
+    """Yield casts of the weights of all layers, as steps and their graphs make them, and by lists of one."""
+    width = accept.size.width
+    shapes = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)] * accept.size.layers
+    masters = [torch.randn(shape, device=accept.device) for shape in shapes]
+    copies = [master.bfloat16() for master in masters]
+    moved = 6 * sum(master.numel() for master in masters)
+
+    def one_by_one() -> None:
+        for copy, master in zip(copies, masters):
+            copy.copy_(master)
+
+    def as_lists() -> None:
+        for copy, master in zip(copies, masters):
+            torch._foreach_copy_([copy], [master])
+
+    yield "casts of weights, all together", lambda: torch._foreach_copy_(copies, masters), moved
+    yield "casts of weights, one by one", one_by_one, moved
+    yield "casts of weights, lists of one", as_lists, moved
 
 
 def connects(accept: Accept, rows: int) -> Iterator[Timed]:

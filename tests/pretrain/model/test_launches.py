@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.model import attention as flash
 from pretrain.model.kernels import fused
+from pretrain.model.layer import layers_of
 from pretrain.model.rows import PackedRow
 
 BUDGETS = json.loads(Path(__file__).with_name("launches.json").read_text())
@@ -109,6 +110,13 @@ def test_tensors_that_say_they_are_on_cuda_take_the_variable_length_branch(famil
         assert logits.shape == (len(ids), 30_592) and logits.dtype == torch.bfloat16
         with pytest.raises(DataDependentOutputException):
             float(last.sum())
+        with encoder.weights_unchanged(leaf=True):  # gradients are added there, too
+            encoder.states_of_row(row)
+            for (*_, multiple), copy in encoder.copies._copies.items():
+                copy.grad = None if multiple > 1 else torch.empty_like(copy)  # logits' weights are no leaf
+            encoder.copies.add_gradients(torch.ones((), device="cuda:0"))
+        gradients = [parameter.grad for parameter in layers_of(encoder.lm).parameters()]
+        assert {(gradient.device.type, gradient.dtype) for gradient in gradients} == {("cuda", torch.float32)}
     assert operators.devices["_flash_attention_forward"] == {"cuda"}
     assert not any("scaled_dot_product" in name for name in operators.devices)
     assert ("norm_forward", "cuda") in launched
@@ -118,7 +126,7 @@ def on_cuda(tensor: torch.Tensor | None, parameter: bool = False) -> torch.Tenso
     if tensor is None:
         return None
     fake = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda:0")
-    return nn.Parameter(fake, requires_grad=False) if parameter else fake
+    return nn.Parameter(fake) if parameter else fake
 
 
 def on_cuda_all(record: object) -> dict[str, torch.Tensor]:

@@ -1,5 +1,9 @@
 """Stands for what records CUDA graphs, on a CPU; on a GPU it counts what is recorded."""
 
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
 
 class Recorder:
     """Record functions by keeping them: `bodies`; `repeats` counts how often each was repeated.
@@ -25,3 +29,36 @@ class Recorder:
             again()
 
         return repeat
+
+
+class Calls(TorchDispatchMode):
+    """Operators as they are called, with their tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        self.made.append((function, arguments, keywords or {}, result))
+        return result
+
+
+def same_memory(function):
+    """Record the operators of a function as a CUDA graph does: none of its Python runs again.
+
+    They are repeated on the tensors that they had, wherever those lie. (Memory is not shared as in a pool.)
+    """
+    with Calls() as calls:
+        function()
+
+    @torch.no_grad()
+    def repeat():
+        with torch.autocast("cpu", enabled=False):
+            for operator, arguments, keywords, result in calls.made:
+                again = tree_leaves(operator(*arguments, **keywords))
+                for place, value in zip(tree_leaves(result), again, strict=True):
+                    if isinstance(place, torch.Tensor) and place.data_ptr() != value.data_ptr():
+                        place.copy_(value)
+
+    return repeat

@@ -17,11 +17,12 @@ import torch.distributed as dist
 from exactness_cases import make_batch, share
 from exactness_worker import build
 from flash_reference import flash_on_cpu
-from graph_recorder import Recorder
+from graph_recorder import Recorder, same_memory
 from run_helpers import finish, start
 from threaded_ranks import PlainEngine
 
 from pretrain.model.layer import layers_of
+from pretrain.model.precision import LossScale
 from pretrain.step import graphs as graphs_module
 from pretrain.step.faults import diagnose
 from pretrain.step.graphs import Graphs
@@ -49,11 +50,15 @@ def batch_of(model, step):
 
 
 def run_steps(engine, graphs, steps, budget, lr=0.0, ranks=1):
-    """Return every step's losses and gradients, after a step of SGD each; the batches differ."""
+    """Return every step's losses and gradients, after a step of SGD each; the batches differ.
+
+    graphs: None: autograd adds all gradients; else those of layers are added together, as on a GPU.
+    """
     model, found = engine.module, []
-    whole = WholeBatch(engine, 5, budget, graphs=graphs)
+    scale = LossScale(model, 2.0**8) if model.precision == "fp16" else None
+    whole = WholeBatch(engine, 5, budget, loss_scale=scale, graphs=graphs)
     whole.reduction.world = ranks
-    whole.adds = True  # as on a GPU
+    whole.adds = graphs is not None
     for step in steps:
         model.zero_grad()
         result = whole.compute(batch_of(model, step))
@@ -72,22 +77,38 @@ def made(case, precision="fp32", device=CPU, **more):
 
 
 @pytest.mark.parametrize(
-    "case,budget",
+    "case,budget,precision",
     [
-        ("simcse", 4096),  # one row: its graph is kept between the two passes
-        ("clear_mean", 150),  # several, and maskings
-        ("clear_cls", 4096),
-        ("clear_views_without_dropout", 4096),
+        ("simcse", 4096, "fp32"),  # one row: its graph is kept between the two passes
+        ("clear_mean", 150, "fp32"),  # several, and maskings
+        ("clear_mean", 150, "bf16"),  # hooks of parameters weigh gradients of a masking
+        ("clear_mean", 150, "fp16"),  # and of all
+        ("clear_cls", 4096, "fp32"),
+        ("clear_views_without_dropout", 4096, "fp32"),
     ],
 )
-def test_losses_and_gradients_are_those_of_passes_without_graphs(case, budget):
+def test_losses_and_gradients_are_those_of_passes_without_graphs(case, budget, precision):
     with flash_on_cpu():
-        expected = run_steps(made(case), None, range(3), budget, 0.1)
+        expected = run_steps(made(case, precision), None, range(3), budget, 0.1)
         record = Recorder()
-        engine = made(case)
+        engine = made(case, precision)
         graphs = Graphs(engine, "auto", record=record)
         found = run_steps(engine, graphs, range(3), budget, 0.1)
     assert graphs.graphs and all(record.repeats)
+    check_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "case,precision", [("simcse", "bf16"), ("clear_mean", "fp16"), ("clear_mean", "fp32")]
+)
+def test_what_is_repeated_reads_the_weights_and_the_row_of_now(case, precision, monkeypatch):
+    """Operators alone, on the tensors that they had: as a GPU repeats them."""
+    monkeypatch.setenv("CLEAR_KERNELS", "plain")  # others are no operators
+    with flash_on_cpu():
+        expected = run_steps(made(case, precision), None, range(4), 150, 0.1)
+        engine, record = made(case, precision), Recorder(same_memory)
+        found = run_steps(engine, Graphs(engine, "auto", record=record), range(4), 150, 0.1)
+    assert sum(record.repeats) > len(record.repeats)
     check_equal(found, expected)
 
 
@@ -151,7 +172,7 @@ def test_gradients_are_added_where_graphs_have_them_whatever_was_there():
         graphs = Graphs(engine, "auto", record=record)
         expected = run_steps(engine, graphs, [0, 2], 4096)[1]  # the second records
         (graph,) = graphs.graphs.values()
-        model, kept = engine.module, list(zip(graph.parameters, graph.gradients))
+        model, kept = engine.module, graph.pairs
         whole = WholeBatch(engine, 5, 4096, graphs=graphs)
         for before in (None, 1.0):
             model.zero_grad()
@@ -249,6 +270,7 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why_once():
     assert not graphs_of("off")[1].on and not said
     assert not graphs_of(stage=3)[1].on and "ZeRO 3" in said[0]
     assert not graphs_of("recompute")[1].on and "activation_checkpointing" in said[0]
+    check_equal(run_steps(*graphs_of("recompute"), range(3), 4096), expected)
     check_equal(run_steps(*graphs_of(), range(3), 4096), expected)
     assert len(said) == 1 and "float32 attention runs length by length" in said[0]
     with flash_on_cpu():
@@ -273,9 +295,11 @@ def test_with_deepspeeds_engine_graphs_change_no_bit(tmp_path, stage, ranks):
 
 
 def check_report(report, stage):
-    assert report.keys() == {"nothing", "anew", "given up"}
+    assert report.keys() == {"no graphs", "nothing", "anew", "given up"}
     for turn, found in report.items():
         assert found["compared"] > 50 and not found["differing"], turn
+        if turn == "no graphs":
+            continue
         assert found["graphs"]["RowGraph._backward"]
         updates = 0 if stage else 2 if turn == "anew" else 1
         assert found["graphs"].get("UpdateGraph._body", 0) == updates, turn
@@ -288,15 +312,19 @@ def refuse(function):
 
 @pytest.mark.gpu
 @CUDA
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("budget", [64, 4096])
-def test_on_a_gpu_graphs_change_no_bit(precision, budget):
+@pytest.mark.parametrize(
+    "precision,budget", [("fp32", 64), ("fp32", 4096), ("bf16", 64), ("bf16", 4096), ("fp16", 64)]
+)
+def test_on_a_gpu_graphs_change_no_bit_and_gradients_added_together_none(precision, budget):
     expected = run_steps(made("clear_mean", precision, DEVICE), None, range(6), budget, 0.1)
-    engine = made("clear_mean", precision, DEVICE)
-    graphs = Graphs(engine, "auto")
-    found = run_steps(engine, graphs, range(6), budget, 0.1)
-    assert graphs.on and graphs.graphs
-    check_equal(found, expected)
+    for setting in ("off", "recompute", "auto"):
+        engine = made("clear_mean", precision, DEVICE)
+        if setting == "recompute":
+            engine.module.encoder.recompute_layers()
+        graphs = Graphs(engine, "off" if setting == "off" else "auto")
+        found = run_steps(engine, graphs, range(6), budget, 0.1)
+        assert graphs.on == bool(graphs.graphs) == (setting == "auto")
+        check_equal(found, expected)
 
 
 @pytest.mark.gpu

@@ -35,7 +35,9 @@ def check(tmp_path: Path, stage: int, cases: str, log_every: int = 100) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("stage,cases", [(0, "clear_mean,esimcse,diffcse"), (1, "clear_mean")])
+@pytest.mark.parametrize(
+    "stage,cases", [(0, "clear_mean,esimcse,diffcse,kept distill_kl"), (1, "clear_mean")]
+)
 def test_a_step_reads_no_number_of_its_own(tmp_path, stage, cases):
     check(tmp_path, stage, cases)
 

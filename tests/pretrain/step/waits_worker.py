@@ -1,6 +1,7 @@
 """Train a few steps of each case on a device that is none, and write where its host waited for it.
 
-Run as `python waits_worker.py OUT.json STAGE CASE,CASE... DROPOUT LOG_EVERY`.
+Run as `python waits_worker.py OUT.json STAGE CASE,CASE... DROPOUT LOG_EVERY`. A case `kept NAME` keeps the
+frozen encoder's vectors.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pretrain.common.environment  # noqa: F401  isort: skip
+import numpy as np
 import torch
 import torch.distributed as dist
 from exactness_cases import N, make_batch, share
@@ -38,9 +40,21 @@ class Running:
         return NONE
 
 
+class Kept:
+    """Stands for `FrozenVectors` of one batch, which comes again."""
+
+    def __init__(self) -> None:
+        self.vectors: np.ndarray | None = None
+
+    def of(self, ids, sequences, embed) -> np.ndarray:
+        if self.vectors is None:
+            self.vectors = embed(sequences)
+        return self.vectors
+
+
 def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> PretendedDevice:
     """Train on the pretended device in steps FIRST to LAST - 1, four micro-batches of views each."""
-    config, model = build(case, stage, "fp32", dropout)
+    config, model = build(case.removeprefix("kept "), stage, "fp32", dropout)
     config.train.steps, config.evaluate.every, config.checkpoint.every = 100, 0, 0
     config.train.clip, config.train.log_every, config.train.global_batch = 1.0, log_every, N
     config.train.micro_batch_tokens = 64
@@ -64,12 +78,14 @@ def counted_steps(case: str, stage: int, dropout: float, log_every: int) -> Pret
         Progress(ledger=begin_ledger(0)),
         Checkpoints(config, engine, {}),
     )
-    run.data, run.spec = SimpleNamespace(train=None), None  # no vectors are kept
+    run.data, run.spec = SimpleNamespace(train=None), None
     run.telemetry, run.shutdown = Telemetry(Path(), 100, rank=1), Running()
     run.evaluation = run.checkpoints.keep_best = never
     run.extra_metrics = lambda step: {}
     with contextlib.suppress(StopIteration):
         run.prepare_steps()
+        run.whole.adds = stage <= 1  # as on a GPU
+        run.whole.guide_store = Kept() if case.startswith("kept ") else None
         run.train(batches())
     engine.destroy()
     return device

@@ -53,7 +53,7 @@ def test_reduction_counts_where_it_needs_more_than_a_micro_batch():
     """A bucket of 500 million elements is reserved on a GPU at stages 2 and 3, and at 1 with apex."""
     found = estimate.memory(MODEL, BATCH, replace(FOUR, zero=2))
     assert found["reduction"] == 4e6 + 2e9 + 1e6  # gradients in one piece, the bucket, the reduced share
-    assert estimate.peak(found) == 4e6 + 4e6 + 2e6 + 1e6 + found["reduction"]
+    assert estimate.peak(found) == 4e6 + 4e6 + 2e6 + 1e6 + 2e6 + found["reduction"]  # and the copies
     assert estimate.memory(MODEL, BATCH, replace(FOUR, zero=0))["reduction"] == 4e6
     small = replace(FOUR, zero=1, bucket=100_000)
     assert estimate.memory(MODEL, BATCH, small)["reduction"] == 4 * 4e5  # four buckets under way
@@ -65,6 +65,21 @@ def test_reduction_counts_where_it_needs_more_than_a_micro_batch():
     assert estimate.memory(MODEL, BATCH, apex)["reduction"] == 4 * 4e5 + 4e5 + 1e6
     assert estimate.memory(MODEL, BATCH, replace(apex, ranks=1))["reduction"] == 4e5 + 4e6
     assert estimate.memory(MODEL, BATCH, replace(small, ranks=1))["reduction"] == 0
+
+
+def test_gradients_of_working_copies_count_where_they_need_more_than_a_micro_batch():
+    """They lie beside copies (2 MB) and states (16 MB); at stages 2 and 3 autograd adds one by one."""
+    model = replace(MODEL, leaves=6e6)
+    one = Layout(ranks=1, zero=0, micro_batch_tokens=500)
+    of_micro_batch = sum(estimate.micro_batch_bytes(model, BATCH, one))
+    assert of_micro_batch < 6e6 == estimate.memory(model, BATCH, one)["leaves"]
+    assert estimate.peak(estimate.memory(model, BATCH, one)) == 16e6 + 2e6 + 6e6
+    assert estimate.peak(estimate.memory(MODEL, BATCH, one)) == 16e6 + 2e6 + of_micro_batch
+    assert [estimate.memory(model, BATCH, replace(one, zero=zero))["leaves"] for zero in (1, 2, 3)] == [
+        6e6,
+        0,
+        0,
+    ]
 
 
 def test_the_largest_micro_batch_fits_and_one_more_step_does_not():
