@@ -22,11 +22,11 @@ from run_helpers import finish, start
 from threaded_ranks import PlainEngine
 
 from pretrain.model.layer import layers_of
-from pretrain.model.precision import LossScale
 from pretrain.step import graphs as graphs_module
 from pretrain.step.faults import diagnose
 from pretrain.step.graphs import Graphs
 from pretrain.step.plan import passes_of
+from pretrain.step.precision import LossScale
 from pretrain.step.whole_batch import WholeBatch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
