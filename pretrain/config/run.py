@@ -139,10 +139,10 @@ Steps = Annotated[str, Field(pattern=r"^[1-9]\d*(-[1-9]\d*)?$")]
 class FaultsConfig(Section):
     """A fault is a step with a loss or gradient that is not finite; with `spikes: skip`, also a spike."""
 
+    former: ClassVar = {"within": ...}
+
     skip: int = Field(3, ge=0)
-    """faults of which only the step's update is left out, in `within` steps; one more rolls the run back"""
-    within: int = Field(1000, ge=1)
-    """steps over which train.faults.skip counts"""
+    """faults of which only the step's update is left out, in any 1,000 steps; one more rolls the run back"""
     rollbacks: int = Field(1, ge=0)
     """how often a run returns to its last good checkpoint and leaves out the steps since then, before it
     stops with a report"""
@@ -150,7 +150,7 @@ class FaultsConfig(Section):
     """a gradient norm over `spike_factor` times the running median of 100 steps: warn; skip, a fault; or roll
     back at once"""
     spike_factor: float = Field(10.0, gt=1)
-    """what makes a gradient norm a spike"""
+    """multiple of that median above which a gradient norm is a spike"""
     dead_loss: Literal["warn", "stop"] = "warn"
     """a sentence loss that will not learn, or does not for many rows: warn, or stop the run. What says so is
     `view_signal` before the first step, and the contrastive loss that guessing reaches"""
@@ -188,11 +188,10 @@ class FaultsConfig(Section):
 
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Balance = Literal["auto", "on", "off"]
 
 
 class TrainConfig(Section):
-    former: ClassVar = {"precision_file": ...}
+    former: ClassVar = {"precision_file": ..., "balance": ..., "muon_scale": "match_rms_adamw"}
 
     steps: int = Field(1000, ge=1)
     """optimizer steps; a recipe's warm-up that does not fit into them keeps its share of the steps. Flag
@@ -206,10 +205,8 @@ class TrainConfig(Section):
     micro_batch_tokens: int = Field(16384, ge=16)
     """most tokens in one forward pass: bounds memory, changes nothing else. Halve it when out of memory"""
     optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
-    """AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else (both ZeRO 0 only)"""
-    muon_scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
-    """length of Muon's updates: 0.2 sqrt(max(rows, columns)), so that AdamW's lr holds; or sqrt(max(1, rows /
-    columns))"""
+    """AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else, at AdamW's lr (both
+    ZeRO 0 only)"""
     optimizer_code: Literal["torch", "apex"] = "torch"
     """whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also
     NVIDIA's apex. They differ by rounding"""
@@ -232,7 +229,7 @@ class TrainConfig(Section):
     weight_decay: float = Field(0.01, ge=0)
     """decoupled weight decay; biases and norms are exempt"""
     clip: float = Field(1.0, ge=0)
-    """largest gradient norm; 0: no clipping"""
+    """largest gradient norm: a longer gradient is scaled down to it; 0: no clipping"""
     precision: Precision = "auto"
     """arithmetic of the encoder; parameters, heads and losses stay fp32 (train.tf32). auto: bf16 on a GPU or
     CPU that has instructions for it. fp16: GPU, with loss scaling"""
@@ -240,10 +237,6 @@ class TrainConfig(Section):
     """whether a GPU rounds the factors of fp32 products, as those of heads and losses, to 11 digits (TF32):
     the loss of 65,536 sentences in a quarter of the time. auto: in bf16 and fp16, without
     train.deterministic and model.attention exact"""
-    balance: Balance = "auto"
-    """move sequences between ranks before a step, so that all have about equally many tokens: auto, if one
-    has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, never. Changes no
-    gradient"""
     activation_checkpointing: bool = False
     """keep of each layer of the encoder what goes into it, and compute it again in the backward pass: a third
     more time for larger micro-batches. Changes no gradient"""
@@ -270,7 +263,7 @@ class TrainConfig(Section):
     """end the run after N evaluations (evaluate.every) in a row that were not better than the best one
     by evaluate.best_by; none: train all steps. The learning rate keeps to train.steps"""
     rendezvous_seconds: int = Field(600, ge=1)
-    """how long ranks wait for each other at the start, at most"""
+    """most seconds that ranks wait for each other at the start"""
     step_deadline: float | None = Field(None, ge=0)
     """seconds after which a step that does not end ends the run, with the name of the rank that the others
     wait for; none: ten times the longest of the last 64 steps, at least 300; 0: no deadline. The
@@ -318,11 +311,11 @@ class EvaluateConfig(Section):
     every: int = Field(500, ge=0)
     """steps between evaluations; 0: only at the end"""
     heldout_sequences: int = Field(2000, ge=2)
-    """held-out sequences for the masked-language loss"""
+    """number of held-out sequences for the masked-language loss"""
     mask_rate: float | None = Field(None, gt=0, lt=1)
     """share of tokens predicted in the held-out loss, at every step the same; none: objective.mlm.rate"""
     partners: int = Field(1000, ge=2)
-    """candidates of the held-out retrieval of the other view"""
+    """number of held-out sequences among which a view's other view is looked for"""
     sets: Annotated[dict[str, str], BeforeValidator(named_places)] = Field(default_factory=dict)
     """test sets of your own that every evaluation scores: files between commas, or name: file; of two texts
     and a score, a text and a label, or a query and a document (docs/evaluation.md)"""
@@ -339,10 +332,10 @@ class CheckpointConfig(Section):
     every: int = Field(500, ge=0)
     """steps between checkpoints; 0: only at the end and when the run is stopped"""
     keep: int = Field(2, ge=1)
-    """newest checkpoints kept"""
+    """number of newest checkpoints kept"""
     keep_every: int = Field(0, ge=0)
-    """checkpoints of steps that are multiples of it are kept forever, beside the newest; a multiple of
-    `every`; 0: none"""
+    """steps between checkpoints that are kept forever, beside the newest; a multiple of checkpoint.every; 0:
+    none"""
     keep_best: bool = False
     """keep the checkpoint of the best step, too; its export, best/, always stays"""
     background: bool = True

@@ -33,6 +33,8 @@ class WholeObjective(nn.Module):
         self.terms = cast(Mapping[str, Objective], holder)
         for term in terms.values():
             term.false_negatives, term.widths = config.objective.false_negatives, config.objective.widths
+            term.scope = config.objective.scope
+        self._rise = config.objective.rise
         self.masked_copies = config.objective.masked_copies
         self.mlm_weight = config.objective.mlm.weight
         self.view_dropout = config.objective.view_dropout
@@ -42,7 +44,8 @@ class WholeObjective(nn.Module):
         self.guided_roles = () if guide is None else tuple(compared)
         self.sequence_terms = {name: term for name, term in terms.items() if term.sequence_roles}
         last = config.train.steps - 1  # weights only rise: what is 0 then is 0 always, and demands nothing
-        counted = (term for term in terms.values() if any(term.weights(last).values()))
+        rises = config.objective.rise(last) > 0
+        counted = (term for term in terms.values() if rises and any(term.weights(last).values()))
         smallest = max((term.smallest_batch for term in counted), default=2)
         first = config.batch_sizes.start
         if first < smallest:
@@ -62,8 +65,9 @@ class WholeObjective(nn.Module):
     def weights(self, step: int) -> dict[str, float]:
         """Weight of every named loss at this step."""
         result = {"mlm": self.mlm_weight} if self.masked_copies else {}
+        rise = self._rise(step)
         for term in self.terms.values():
-            result |= term.weights(step)
+            result |= {name: weight * rise for name, weight in term.weights(step).items()}
         return result
 
     @property
@@ -93,7 +97,7 @@ class WholeObjective(nn.Module):
     @property
     def is_local(self) -> bool:
         """Whether anchors see only the sequences of their own rank."""
-        return bool(self.terms) and all(term.scope == "local" for term in self.terms.values())
+        return any(term.scope == "local" for term in self.terms.values())
 
     def pool(self, global_batch: int, world: int) -> int:
         """Return how many sequences an anchor is compared with on `world` ranks, itself among them."""

@@ -33,7 +33,6 @@ from torch import Tensor
 
 from augment.core.ragged import Ragged
 from pretrain.common.ranks import gather_equal, gathered
-from pretrain.config.run import Balance
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack, send_all
 from pretrain.losses.contrastive import shared_over
@@ -122,7 +121,6 @@ class WholeBatch:
         loss_scale: LossScale | None = None,
         clock: Stopwatch | None = None,
         mask_duplicates: bool = True,
-        balance: Balance = "off",
         lanes: int | None = None,
         graphs: Graphs | None = None,
     ):
@@ -134,7 +132,6 @@ class WholeBatch:
             loss_scale: scaling of what goes backward through float16.
             clock: where to book the time of encode, loss and backward.
             mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
-            balance: when sequences change ranks before a pass (`pretrain.step.placement`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
             graphs: of the encoder's passes; None: every pass is launched operator by operator.
         """
@@ -143,7 +140,7 @@ class WholeBatch:
         self.half = engine.module.precision != "fp32"
         self.weighing = loss_scale or (LossScale(engine.module, 1.0) if self.half else None)
         self.clock = clock or Stopwatch()
-        self.mask_duplicates, self.balance = mask_duplicates, balance
+        self.mask_duplicates = mask_duplicates
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.lanes = lanes or self.world
         self.graphs = graphs or Graphs(engine, "off")
@@ -214,7 +211,7 @@ class WholeBatch:
         draws = None if guide is None else (batch.sequence_ids, guide.sequences)
         own = StepPlan.of_rank(batch, self.objective, passes, request)
         plan = own.agree(self.lanes, self.rank, self.world, self.hosts)
-        passes, placements, counts = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
+        passes, placements, counts = place(passes, plan, self.rank, self.world, self.hosts)
         rows, sequences = send_all(
             {name: part.micro_batches(counts[name]) for name, part in passes.items()},
             plan.sequences | {"owner": torch.from_numpy(initial_owners(plan.drawn))},
