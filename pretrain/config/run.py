@@ -17,17 +17,16 @@ from augment.core.errors import AugmentationError
 from augment.spec.grammar import parse as parse_augmentation
 from augment.spec.grammar import with_excerpt
 from pretrain.common.errors import UserError
-from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE, named_places
 from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
-from pretrain.config.terms import Section, refuse
+from pretrain.config.terms import ModelName, Section, refuse
 
 
 class ModelConfig(Section):
     former: ClassVar = {"layer_code": "own", "residual": "fp32"}
 
-    init: str | None = None
+    init: ModelName | None = None
     """start from this run or export of ours, Hugging Face folder or hub name instead of random weights. Flag
     --init"""
     type: Literal["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"] = (
@@ -67,11 +66,6 @@ class ModelConfig(Section):
         """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""
         sizes = self.model_dump(exclude={"init", "pooling", "attention"}, exclude_none=True)
         return sizes | {"intermediate_size": self.intermediate_size or 4 * self.hidden_size}
-
-    @field_validator("init")
-    @classmethod
-    def _export(cls, init: str | None) -> str | None:
-        return named_model("model.init", init)
 
 
 Spec = Annotated[str, NONE_IS_A_VALUE]

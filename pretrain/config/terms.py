@@ -7,13 +7,26 @@ from.
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from pretrain.common.run_folder import named_model
-from pretrain.common.typed_values import NONE_IS_A_VALUE
+from pretrain.common.errors import UserError
+from pretrain.common.run_folder import export_of
+from pretrain.common.typed_values import NONE_IS_A_VALUE, OWN_WORDS
 
 Reading = Literal["code", "paper"]
 """What the public code computes, or what the paper prints."""
+
+
+def _export(named: str) -> str:
+    try:
+        return named if named in ("", "none", "self") else export_of(named)
+    except UserError as error:
+        raise PydanticCustomError(OWN_WORDS, "{said}", {"said": str(error)}) from None
+
+
+ModelName = Annotated[str, AfterValidator(_export)]
+"""A run, of which its export is taken, an export, folder or hub name; of a guide also none or self."""
 
 
 class Section(BaseModel):
@@ -79,7 +92,7 @@ class ContrastiveTerm(Term):
 class FalseNegativesConfig(Section):
     """False negatives of every contrastive loss, left out by a guide (GISTEmbed, Solatorio 2024)."""
 
-    guide: Annotated[str, NONE_IS_A_VALUE] = "none"
+    guide: Annotated[ModelName, NONE_IS_A_VALUE] = "none"
     """whose similarities decide which candidates are no negatives of an anchor: none; self, the vectors in
     use of the model that is trained; or those of another encoder: a run, folder or hub name, with the
     tokenizer of the data"""
@@ -88,12 +101,6 @@ class FalseNegativesConfig(Section):
     only if it exceeds it by so much"""
     strategy: Literal["absolute", "relative"] = "absolute"
     """the margin is a cosine, or a share of the positive's similarity"""
-
-    @field_validator("guide")
-    @classmethod
-    def _export(cls, guide: str) -> str:
-        named = named_model("objective.false_negatives.guide", guide)
-        return guide if guide in ("none", "self") or named is None else named
 
     @property
     def model(self) -> str | None:
@@ -343,7 +350,7 @@ class DiffcseConfig(ContrastiveTerm):
 
     replaced_token_weight: float = Field(0.005, ge=0)
     """lambda, the weight of replaced-token detection"""
-    generator: str | None = None
+    generator: ModelName | None = None
     """masked language model that edits the sentences: a run, folder or hub name, with the same vocabulary
     (paper: distilbert-base-uncased); required"""
     mask_rate: float = Field(0.3, gt=0, lt=1)
@@ -351,11 +358,6 @@ class DiffcseConfig(ContrastiveTerm):
     reading: Reading = "code"
     """code: the generator's likeliest token at every position; paper: one sampled from it, at masked
     positions only"""
-
-    @field_validator("generator")
-    @classmethod
-    def _export(cls, generator: str | None) -> str | None:
-        return named_model("objective.diffcse.generator", generator)
 
 
 class EsimcseConfig(ContrastiveTerm):
@@ -372,14 +374,9 @@ class FrozenTerm(Term):
 
     steadier: ClassVar[dict[str, str]] = {"weight": "lower"}
 
-    model: str | None = None
+    model: ModelName | None = None
     """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init (retain
     alone)"""
-
-    @field_validator("model")
-    @classmethod
-    def _export(cls, model: str | None) -> str | None:
-        return named_model(f"objective.{cls.__name__.removesuffix('Config').lower()}.model", model)
 
 
 class DistillConfig(FrozenTerm):

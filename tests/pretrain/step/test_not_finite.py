@@ -134,7 +134,7 @@ def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp
 @pytest.mark.full
 def test_a_run_that_rolled_back_ends_with_a_report_and_goes_on_as_told(tiny_data, tmp_path):
     run, planted = tmp_path / "run", {"vectors": [4, 5, 6, 7]}
-    planted["constants"] = {"pretrain.step.placement.ABOVE": math.inf}  # no sequence changes ranks
+    planted["constants"] = {"pretrain.step.placement.ABOVE": 99}  # no sequence changes ranks
     flags = {"train__steps": 12, "train__faults__skip": 1}
     said = finish(start(broken(tiny_data, run, planted, **flags), ranks=2), expect=2)
     assert said.count("What happened: ") == 1 and "Traceback" not in said
