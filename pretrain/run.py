@@ -211,7 +211,6 @@ class TrainingRun:
             settings.micro_batch_tokens,
             self.scale,
             self.clock,
-            config.objective.mask_duplicates,
             lanes=config.data.lanes,
             graphs=Graphs(self.engine, settings.graphs, telemetry.say),
         )

@@ -20,7 +20,9 @@ class WholeObjective(nn.Module):
     With `mlm.copies: 2` the latter is CLEAR's Double MLM.
 
     roles: the views of all terms, each embedded once, whoever reads it. masked_copies: maskings of each
-    sequence. guided_roles: the views that the frozen encoder beside the trained one embeds, too.
+    sequence. guided_roles: the views that the frozen encoder beside the trained one embeds, too. is_local:
+    whether anchors see only the sequences of their own rank. mask_duplicates: whether texts of one meaning
+    are no negatives of each other (`losses.exclusions`).
     """
 
     def __init__(self, config: Config, terms: dict[str, Objective], guide: SentenceEncoder | None = None):
@@ -34,6 +36,8 @@ class WholeObjective(nn.Module):
         for term in terms.values():
             term.false_negatives, term.widths = config.objective.false_negatives, config.objective.widths
             term.scope = config.objective.scope
+        self.is_local = bool(terms) and config.objective.scope == "local"
+        self.mask_duplicates = config.objective.mask_duplicates
         self._rise = config.objective.rise
         self.masked_copies = config.objective.masked_copies
         self.mlm_weight = config.objective.mlm.weight
@@ -93,11 +97,6 @@ class WholeObjective(nn.Module):
         """Return (term, role) of every view that an active sequence loss reads."""
         active = self.active_sequence_terms(step)
         return [(name, role) for name, term in active.items() for role in term.sequence_roles]
-
-    @property
-    def is_local(self) -> bool:
-        """Whether anchors see only the sequences of their own rank."""
-        return any(term.scope == "local" for term in self.terms.values())
 
     def pool(self, global_batch: int, world: int) -> int:
         """Return how many sequences an anchor is compared with on `world` ranks, itself among them."""

@@ -120,7 +120,6 @@ class WholeBatch:
         budget: int,
         loss_scale: LossScale | None = None,
         clock: Stopwatch | None = None,
-        mask_duplicates: bool = True,
         lanes: int | None = None,
         graphs: Graphs | None = None,
     ):
@@ -131,7 +130,6 @@ class WholeBatch:
             budget: most tokens in a micro-batch.
             loss_scale: scaling of what goes backward through float16.
             clock: where to book the time of encode, loss and backward.
-            mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
             graphs: of the encoder's passes; None: every pass is launched operator by operator.
         """
@@ -140,7 +138,6 @@ class WholeBatch:
         self.half = engine.module.precision != "fp32"
         self.weighing = loss_scale or (LossScale(engine.module, 1.0) if self.half else None)
         self.clock = clock or Stopwatch()
-        self.mask_duplicates = mask_duplicates
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.lanes = lanes or self.world
         self.graphs = graphs or Graphs(engine, "off")
@@ -170,7 +167,7 @@ class WholeBatch:
         """
         step = self._placed(batch, request, collects_diagnostics)
         plan, rows = step.plan, step.rows
-        negatives = count_negatives(plan, self.objective, self.mask_duplicates) if VIEWS in rows else None
+        negatives = count_negatives(plan, self.objective) if VIEWS in rows else None
         maskings = [rows[masking(copy)] for copy in range(len(batch.masked)) if masking(copy) in rows]
 
         losses: dict[str, Tensor] = {}
@@ -280,7 +277,7 @@ class WholeBatch:
             present={role: sequences[f"present {role}"].bool() for role in roles},
             labels=sequences.get("label"),
             groups=sequences["owner"],
-            identities=identities if self.mask_duplicates else None,
+            identities=identities if self.objective.mask_duplicates else None,
             collects_diagnostics=step.collects_diagnostics,
         )
 

@@ -67,7 +67,7 @@ def simcse_at(z, ctx, config, guides):
         bias = torch.cat([torch.zeros(len(index), len(index)), *[own] * len(roles)], 1)
         of_roles = [same(*pair, ids[role]) | ~ctx["present"][role] for role in roles]
         excluded = torch.cat(
-            [forward | elsewhere(config, ctx), *(no | elsewhere(settings, ctx) for no in of_roles)], 1
+            [forward | elsewhere(config, ctx), *(no | elsewhere(config, ctx) for no in of_roles)], 1
         )
         candidates = torch.cat([z[role] for role in ("positive", *roles)])
         return nce(z["anchor"], candidates, settings.temperature, index, excluded, bias, guide=guides[0])
