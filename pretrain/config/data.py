@@ -273,7 +273,7 @@ class LoadingConfig(Section):
     workers: int = Field(1, ge=0)
     """loader processes per rank; 0 loads in the training process"""
     damaged: Literal["refuse", "skip"] = "refuse"
-    """a chunk whose hash is wrong: stop, or replace it by another and write that down"""
+    """a chunk whose hash is wrong: stop, or replace it by another and record that"""
 
     @field_validator("sets", mode="before")
     @classmethod

@@ -202,8 +202,8 @@ class TrainConfig(Section):
     """AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else, at AdamW's lr (both
     ZeRO 0 only)"""
     optimizer_code: Literal["torch", "apex"] = "torch"
-    """whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also
-    NVIDIA's apex. They differ by rounding"""
+    """torch: its fused AdamW, and a LAMB in torch, on any device; apex: NVIDIA's, on GPUs. They differ by
+    rounding"""
     lr: float = Field(6e-4, gt=0)
     """peak learning rate"""
     head_lr_scale: float = Field(1.0, gt=0)
@@ -215,7 +215,7 @@ class TrainConfig(Section):
     decay_steps: int | None = Field(None, ge=1)
     """steps of wsd's decay, the last of train.steps; none: a tenth of them"""
     decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
-    """wsd's decay: by one minus the square root of its share that is done, or evenly"""
+    """what wsd's decay multiplies the rate by: 1 - sqrt(s) or 1 - s, s the share of the decay that is done"""
     betas: tuple[float, float] = (0.9, 0.98)
     """Adam's beta 1 and 2"""
     eps: float = Field(1e-6, gt=0)
@@ -228,26 +228,26 @@ class TrainConfig(Section):
     """arithmetic of the encoder; parameters, heads and losses stay fp32 (train.tf32). auto: bf16 on a GPU or
     CPU that has instructions for it. fp16: GPU, with loss scaling"""
     tf32: Literal["auto", "on", "off"] = "auto"
-    """whether a GPU rounds the factors of fp32 products, as those of heads and losses, to 11 digits (TF32):
-    the loss of 65,536 sentences in a quarter of the time. auto: in bf16 and fp16, without
-    train.deterministic and model.attention exact"""
+    """whether a GPU rounds the factors of fp32 products, as those of heads and losses, to 11 bits (TF32): the
+    loss of 65,536 sentences in a quarter of the time. auto: on with bf16 and fp16, unless
+    train.deterministic or model.attention exact is set"""
     activation_checkpointing: bool = False
-    """keep of each layer of the encoder what goes into it, and compute it again in the backward pass: a third
-    more time for larger micro-batches. Changes no gradient"""
+    """keep only the input of each layer of the encoder, and compute the layer again in the backward pass: a
+    third more time, less memory. Changes no gradient"""
     graphs: Literal["auto", "off"] = "auto"
-    """auto: on a GPU, what the encoder does with a row of at most 32,768 tokens is launched at once, as a
-    CUDA graph recorded when a row of the same shape comes a second time; a GPU waits for the host else, with
-    short sentences most of the time. Changes no gradient. The run says so when a row cannot be. off: never"""
+    """auto: on a GPU, a row of at most 32,768 tokens is launched as one CUDA graph, recorded when a row of
+    its shape comes a second time: else a GPU waits for the host, most of the time with short sentences.
+    Changes no gradient. The run says so if a row cannot be recorded. off: never"""
     zero: int = Field(1, ge=0, le=3)
     """DeepSpeed ZeRO stage"""
     communication_dtype: Literal["fp32", "bf16"] = "fp32"
-    """in what gradients travel between ranks and are summed; bf16 halves the bytes and rounds every partial
-    sum to 8 bits. Accumulation in a rank and the optimizer stay fp32"""
+    """type in which gradients travel between ranks and are summed; bf16 halves the bytes and rounds every
+    partial sum to 8 bits. Accumulation in a rank and the optimizer stay fp32"""
     seed: int = Field(42, ge=0)
     """seed of weights, data order, masks, augmentations and dropout"""
     deterministic: bool = False
-    """on a GPU, only algorithms that give the same bits again; torch names in an error what has none. A CPU
-    always does"""
+    """on a GPU, use only algorithms that give the same bits each time; an error names an operation that has
+    none. A CPU always does"""
     threads: int | None = Field(None, ge=1)
     """CPU threads per rank; none: OMP_NUM_THREADS if it is set, else cores / ranks on this machine. Without
     either, and without a number of ranks from a launcher, a machine without a GPU runs one rank per core.

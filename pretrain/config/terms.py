@@ -375,8 +375,8 @@ class FrozenTerm(Term):
     steadier: ClassVar[dict[str, str]] = {"weight": "lower"}
 
     model: ModelName | None = None
-    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init (retain
-    alone)"""
+    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init, of
+    retain (distill needs one)"""
 
 
 class DistillConfig(FrozenTerm):
