@@ -35,7 +35,6 @@ from pretrain.start.devices import allow_tf32, choose_precision, set_determinist
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import RunEvaluation, require_sts, sets_of
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
-from pretrain.start.local_ranks import has_local_negatives
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
 from pretrain.step import engine as engines
 from pretrain.step.faults import Faults, OverBudget
@@ -73,8 +72,7 @@ def start(
     engines.start_processes(config.train.rendezvous_seconds)
     # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(config, dist.get_world_size())
-    local = has_local_negatives(config)
-    require_lanes(config.data.lanes, dist.get_world_size(), equal=local)
+    require_lanes(config.data.lanes, dist.get_world_size(), equal=config.objective.scope == "local")
     full_steps = config.batch_sizes.full_steps(config.train.steps)
     if dry_run:
         config = dry_run_config(config)
@@ -204,8 +202,6 @@ class TrainingRun:
             settings.micro_batch_tokens,
             self.scale,
             self.clock,
-            config.objective.mask_duplicates,
-            settings.balance,
             lanes=config.data.lanes,
             graphs=Graphs(self.engine, settings.graphs, telemetry.say),
         )

@@ -90,14 +90,6 @@ def describe_export(policy: dict[str, Any] | None) -> str:
     return f"{where}, best by {progress['best_by']} {score:.4g}{start}"
 
 
-def named_model(key: str, source: str | None) -> str | None:
-    """Return `export_of` what a configuration key names; raise ValueError, with the key, if it fails."""
-    try:
-        return source and export_of(source)
-    except UserError as error:
-        raise ValueError(f"{key}: {error}") from None
-
-
 # -- a folder that keeps its name ----------------------------------------
 
 

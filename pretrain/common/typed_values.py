@@ -20,6 +20,9 @@ NONE_IS_A_VALUE = "none is a value"
 """Marks a field, by `Annotated[str, NONE_IS_A_VALUE]`, in which `none` is a text like any other (`--aug
 none`)."""
 
+OWN_WORDS = "own_words"
+"""Type of a pydantic error whose message is complete but for the key."""
+
 _INTEGER = re.compile(r"[+-]?\d+")
 _MOST = 3000  # characters of a message about a recipe
 
@@ -165,6 +168,8 @@ def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
         what = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "value_error":  # our own words: they say which key
             return what
+        if fault["type"] == OWN_WORDS:
+            return f"{key}: {what}"
         return f"{key}: {what} (got {excerpt(fault['input'])})"
 
     texts = [text(fault) for fault in error.errors()]

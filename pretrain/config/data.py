@@ -53,7 +53,7 @@ class Source(Section):
     """join the lines of a paragraph, which blank lines end. auto: if the text is hard-wrapped, as e-mails
     and Gutenberg's books are. (Unit record takes lines as they are)"""
     line_megabytes: float = Field(8, gt=0)
-    """longest line of a file, and longest text of a row; a longer one is refused"""
+    """longest line of a file, and longest text of a row, in MB; a longer one is refused"""
     text_key: str = "text"
     """field with the text, for jsonl, csv, tsv, parquet and datasets"""
     positive_key: str = "positive"
@@ -129,7 +129,7 @@ class DataSet(Section):
 class DataConfig(Section):
     """How text becomes shards: all that decides the shards."""
 
-    former: ClassVar = {"new_words": 0}
+    former: ClassVar = {"new_words": 0, "exact_vocabulary": False, "bucket_megabytes": ...}
 
     sources: list[Source] = Field(default_factory=lambda: [Source(source="embedded")])
     """the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a list of mappings
@@ -155,13 +155,11 @@ class DataConfig(Section):
     """trained tokenizer: byte-level BPE or WordPiece"""
     vocabulary: int = Field(16384, ge=300)
     """vocabulary of a trained tokenizer, rounded up to a multiple of 64"""
-    exact_vocabulary: bool = False
-    """do not round the vocabulary"""
     lowercase: bool | Literal["auto"] = False
     """trained tokenizer lower-cases and strips accents; auto: unless more than 0.2% of the text's letters
     would lose something, as umlauts, й, が and vowel signs do"""
     tokenizer_megabytes: float = Field(24, gt=0)
-    """text sample to train the tokenizer on, fixed by hash"""
+    """MB of text to train the tokenizer on, chosen by hash"""
     heldout: float = Field(0.01, ge=0, lt=0.5)
     """share of documents held out, chosen by hash: at least one of two, and of a single one its last
     sentences. 0: nothing"""
@@ -180,9 +178,7 @@ class DataConfig(Section):
     seed: int = Field(0, ge=0)
     """seed of the shuffle, the held-out choice and the weights' sampling"""
     chunk_tokens: int = Field(65536, ge=64)
-    """approximate tokens in a chunk"""
-    bucket_megabytes: float = Field(64, gt=0)
-    """most text that a shard-writing task holds at a time; it needs 0.3 GB plus 8 times that"""
+    """approximate tokens in a chunk, which is read, checked and replaced as one"""
 
     positives: Literal["apart", "together"] = "apart"
     """of a row of records with several positives: a record for each, or one record of all, whose columns are
@@ -277,7 +273,7 @@ class LoadingConfig(Section):
     workers: int = Field(1, ge=0)
     """loader processes per rank; 0 loads in the training process"""
     damaged: Literal["refuse", "skip"] = "refuse"
-    """a chunk whose hash is wrong: stop, or replace it by another and write that down"""
+    """a chunk whose hash is wrong: stop, or replace it by another and record that"""
 
     @field_validator("sets", mode="before")
     @classmethod

@@ -1,7 +1,7 @@
 """Configuration of what is learned: which objectives, in a sum, each with a section of its own."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,16 +16,26 @@ OBJECTIVES = (
 )
 DISTILLING = ("retain", "distill")
 WITHOUT_NEGATIVES = (*DISTILLING, "scored")
-OF_CONTRASTIVE_LOSSES = ("false_negatives", "matryoshka", "matryoshka_weights")
+OF_CONTRASTIVE_LOSSES = ("false_negatives", "matryoshka", "scope")
 """Settings of every contrastive loss in the sum."""
+OF_ALL_TERMS = ("start_step", "warmup_steps", "scope")
+"""Settings of the whole sum, which earlier versions had in each objective's section."""
 
 
 class ObjectiveConfig(Section):
+    former: ClassVar = {"matryoshka_weights": []}
+
     name: str = Field(
         "clear",
         description="what is learned beside masked language: " + ", ".join(OBJECTIVES) + "; a sum of them "
         "(clear+vadvcse); or a class of your own, FILE.py:CLASS. Flag --objective",
     )
+    start_step: int = Field(0, ge=0)
+    """step at which the losses beside the masked-language loss begin"""
+    warmup_steps: int = Field(0, ge=0)
+    """steps over which their weights rise linearly from start_step"""
+    scope: Literal["global", "local"] = "global"
+    """negatives from the whole global batch, or from the same rank's share (for comparison)"""
     mask_duplicates: bool = True
     """equal texts in a global batch are no negatives of each other, nor are those of records that share an
     anchor or a positive, directly or by others"""
@@ -33,8 +43,6 @@ class ObjectiveConfig(Section):
     matryoshka: tuple[int, ...] = ()
     """widths, such as 256,128,64: every contrastive loss is summed over vectors cut to each, so that the
     first coordinates of a vector are a vector; empty: the whole width alone"""
-    matryoshka_weights: tuple[float, ...] = ()
-    """of the losses at those widths; empty: 1 for each"""
     view_dropout: bool = True
     """whether the encoder's dropout is on when views are embedded; masked language modelling keeps it. At
     depth it drowns what [CLS] says of a sequence"""
@@ -56,6 +64,29 @@ class ObjectiveConfig(Section):
     scored: terms.ScoredConfig = Field(default_factory=terms.ScoredConfig)
     options: dict[str, Any] = Field(default_factory=dict)
     """settings of an objective of your own"""
+
+    @classmethod
+    def renewed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the section as this version writes it: `OF_ALL_TERMS` once, not in each objective's section.
+
+        Values that the terms of the sum do not share stay where they are, and are refused as unknown keys.
+
+        >>> ObjectiveConfig.renewed({"name": "sda", "sda": {"start_step": 8}, "simcse": {"start_step": 0}})
+        {'name': 'sda', 'sda': {}, 'simcse': {}, 'start_step': 8}
+        """
+        settings = super().renewed(settings)
+        terms = {name: dict(own) for name, own in settings.items() if isinstance(own, dict)}
+        parts = str(settings.get("name", "clear")).split("+")
+        own_code = any(map(OWN.match, parts))  # may read any section
+        read = terms.keys() - {"options"} if own_code else {cls.section(part) for part in parts}
+        for key in OF_ALL_TERMS:
+            values = [own[key] for name, own in terms.items() if name in read and key in own]
+            if all(value == values[0] for value in values):
+                if values:
+                    settings.setdefault(key, values[0])
+                for name in terms.keys() - {"options"}:
+                    terms[name].pop(key, None)
+        return settings | terms
 
     @field_validator("name")
     @classmethod
@@ -82,26 +113,42 @@ class ObjectiveConfig(Section):
         refuse(silent, "objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
         off = alone and not any(any(term.loss_weights) for term in terms)
         refuse(off, "every loss is switched off: set objective.mlm.weight, or another objective's weight")
-        late = alone and all(term.start_step for term in terms)
-        refuse(late, "without the masked-language loss nothing is learned before start_step: set one of them")
+        late = f"without the masked-language loss nothing is learned before step {self.start_step}"
+        refuse(self.start_step and not self.masked_copies, f"{late}: leave objective.start_step at 0")
         both = f"objective.mlm.mask={mlm.mask} and objective.mlm.random={mlm.random}"
         refuse(mlm.mask + mlm.random > 1, f"{both} exceed 1 together")
-        widths, weights = self.matryoshka, self.matryoshka_weights
+        widths = self.matryoshka
         guided = self.false_negatives.guide != "none" and not set(self.parts) - {"mlm", *WITHOUT_NEGATIVES}
         refuse(guided, f"objective.false_negatives: {self.name} has no negatives; leave the guide out")
         apart = "simcse" in self.parts and self.simcse.several and not self.mask_duplicates
         refuse(apart, "objective.mask_duplicates=false would contrast a record's positives: set it to true")
         same = any(width < 1 for width in widths) or len(set(widths)) < len(widths)
         refuse(same, f"objective.matryoshka={list(widths)}: give different widths of 1 or more")
-        wrong = weights and (len(weights) != len(widths) or any(weight <= 0 for weight in weights))
-        refuse(wrong, "objective.matryoshka_weights: give one weight above 0 for each width, or none")
         return self
 
+    @model_validator(mode="after")
+    def _scope_has_what_it_needs(self) -> Self:
+        if self.scope == "local":
+            of_all = "objective.scope=local: "
+            queue = "esimcse" in self.parts and self.esimcse.queue
+            refuse(
+                queue, f"{of_all}esimcse's queue holds vectors of all ranks; set objective.esimcse.queue to 0"
+            )
+            divergence = any(part in self.parts and getattr(self, part).loss == "kl" for part in DISTILLING)
+            refuse(divergence, f"{of_all}loss kl is over texts of all ranks")
+            refuse("scored" in self.parts, f"{of_all}scored compares the pairs of all ranks")
+        return self
+
+    def rise(self, step: int) -> float:
+        """Return the factor in [0, 1] on the weights of the losses beside the masked-language loss."""
+        if step < self.start_step:
+            return 0.0
+        return min(1.0, (step - self.start_step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+
     @property
-    def widths(self) -> dict[int, float]:
-        """Return width -> weight of the contrastive losses, widest first; empty: the whole width alone."""
-        weights = self.matryoshka_weights or (1.0,) * len(self.matryoshka)
-        return dict(sorted(zip(self.matryoshka, weights), reverse=True))
+    def widths(self) -> tuple[int, ...]:
+        """Return the widths of the contrastive losses, widest first; empty: the whole width alone."""
+        return tuple(sorted(self.matryoshka, reverse=True))
 
     @property
     def frozen(self) -> dict[str, str]:
@@ -161,13 +208,14 @@ def unused(name: str, keys: Iterable[str]) -> list[str]:
     others = {"options", *map(ObjectiveConfig.section, OBJECTIVES)}
     others -= {"mlm", *map(ObjectiveConfig.section, parts)}
     if parts == ["mlm"]:
-        others |= set(OF_CONTRASTIVE_LOSSES)
+        others |= {*OF_CONTRASTIVE_LOSSES, *OF_ALL_TERMS}
     return [key for key in keys if key.startswith("objective.") and key.split(".")[1] in others]
 
 
 def readers(keys: Iterable[str]) -> str:
     """Name the objectives whose settings the dotted keys are."""
     own = {"contrastive": "clear", "options": "FILE.py:CLASS"}
+    own |= dict.fromkeys(OF_ALL_TERMS, "another objective")
     own |= dict.fromkeys(OF_CONTRASTIVE_LOSSES, "objectives with a contrastive loss")
     sections = dict.fromkeys(key.split(".")[1] for key in keys)
     return " and ".join(dict.fromkeys(own.get(section, section) for section in sections))

@@ -78,28 +78,17 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
 
 def _refuse_idle(config: Config, flags: set[str]) -> None:
     """Raise UserError if a flag changes nothing without a setting that is not there."""
-    train, objective = config.train, config.objective
-    negatives, mlm = objective.false_negatives, objective.mlm
-    idle = {  # key -> whether it changes nothing, and what it needs
-        f"train.muon_scale={train.muon_scale}": (
-            train.muon_scale != "match_rms_adamw" and train.optimizer != "muon",
-            "train.optimizer muon",
-        ),
-        f"objective.false_negatives.margin={negatives.margin:g}": (
-            negatives.margin and negatives.guide == "none",
-            "objective.false_negatives.guide, as self",
-        ),
-        "objective.mlm.later_rates": (
-            mlm.later_rates and not objective.masked_copies,
-            "objective.mlm.weight and objective.mlm.copies",
-        ),
-    }
-    for setting, (changes_nothing, needed) in idle.items():
-        key = setting.partition("=")[0]
+    negatives, mlm = config.objective.false_negatives, config.objective.mlm
+    unguided = negatives.margin and negatives.guide == "none"
+    unmasked = mlm.later_rates and not config.objective.masked_copies
+    for key, changes_nothing, needed in (
+        ("objective.false_negatives.margin", unguided, "objective.false_negatives.guide, as self"),
+        ("objective.mlm.later_rates", unmasked, "objective.mlm.weight and objective.mlm.copies"),
+    ):
         # a flag may be the key, a section that holds it, or an entry of it
         given = any(f"{key}.".startswith(f"{flag}.") or flag.startswith(f"{key}.") for flag in flags)
         if changes_nothing and given:
-            raise UserError(f"{setting} changes nothing without its condition: set {needed}, or leave it out")
+            raise UserError(f"{key} changes nothing without its condition: set {needed}, or leave it out")
 
 
 def find_recipe(path: Path) -> Path:

@@ -17,17 +17,16 @@ from augment.core.errors import AugmentationError
 from augment.spec.grammar import parse as parse_augmentation
 from augment.spec.grammar import with_excerpt
 from pretrain.common.errors import UserError
-from pretrain.common.run_folder import named_model
 from pretrain.common.typed_values import NONE_IS_A_VALUE, named_places
 from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
-from pretrain.config.terms import Section, refuse
+from pretrain.config.terms import ModelName, Section, refuse
 
 
 class ModelConfig(Section):
     former: ClassVar = {"layer_code": "own", "residual": "fp32"}
 
-    init: str | None = None
+    init: ModelName | None = None
     """start from this run or export of ours, Hugging Face folder or hub name instead of random weights. Flag
     --init"""
     type: Literal["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"] = (
@@ -67,11 +66,6 @@ class ModelConfig(Section):
         """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""
         sizes = self.model_dump(exclude={"init", "pooling", "attention"}, exclude_none=True)
         return sizes | {"intermediate_size": self.intermediate_size or 4 * self.hidden_size}
-
-    @field_validator("init")
-    @classmethod
-    def _export(cls, init: str | None) -> str | None:
-        return named_model("model.init", init)
 
 
 Spec = Annotated[str, NONE_IS_A_VALUE]
@@ -139,10 +133,10 @@ Steps = Annotated[str, Field(pattern=r"^[1-9]\d*(-[1-9]\d*)?$")]
 class FaultsConfig(Section):
     """A fault is a step with a loss or gradient that is not finite; with `spikes: skip`, also a spike."""
 
+    former: ClassVar = {"within": ...}
+
     skip: int = Field(3, ge=0)
-    """faults of which only the step's update is left out, in `within` steps; one more rolls the run back"""
-    within: int = Field(1000, ge=1)
-    """steps over which train.faults.skip counts"""
+    """faults of which only the step's update is left out, in any 1,000 steps; one more rolls the run back"""
     rollbacks: int = Field(1, ge=0)
     """how often a run returns to its last good checkpoint and leaves out the steps since then, before it
     stops with a report"""
@@ -150,7 +144,7 @@ class FaultsConfig(Section):
     """a gradient norm over `spike_factor` times the running median of 100 steps: warn; skip, a fault; or roll
     back at once"""
     spike_factor: float = Field(10.0, gt=1)
-    """what makes a gradient norm a spike"""
+    """multiple of that median above which a gradient norm is a spike"""
     dead_loss: Literal["warn", "stop"] = "warn"
     """a sentence loss that will not learn, or does not for many rows: warn, or stop the run. What says so is
     `view_signal` before the first step, and the contrastive loss that guessing reaches"""
@@ -188,11 +182,10 @@ class FaultsConfig(Section):
 
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Balance = Literal["auto", "on", "off"]
 
 
 class TrainConfig(Section):
-    former: ClassVar = {"precision_file": ...}
+    former: ClassVar = {"precision_file": ..., "balance": ..., "muon_scale": "match_rms_adamw"}
 
     steps: int = Field(1000, ge=1)
     """optimizer steps; a recipe's warm-up that does not fit into them keeps its share of the steps. Flag
@@ -206,13 +199,11 @@ class TrainConfig(Section):
     micro_batch_tokens: int = Field(16384, ge=16)
     """most tokens in one forward pass: bounds memory, changes nothing else. Halve it when out of memory"""
     optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
-    """AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else (both ZeRO 0 only)"""
-    muon_scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
-    """length of Muon's updates: 0.2 sqrt(max(rows, columns)), so that AdamW's lr holds; or sqrt(max(1, rows /
-    columns))"""
+    """AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else, at AdamW's lr (both
+    ZeRO 0 only)"""
     optimizer_code: Literal["torch", "apex"] = "torch"
-    """whose optimizer: torch's fused AdamW and a LAMB in torch, for any device; on GPUs also
-    NVIDIA's apex. They differ by rounding"""
+    """torch: its fused AdamW, and a LAMB in torch, on any device; apex: NVIDIA's, on GPUs. They differ by
+    rounding"""
     lr: float = Field(6e-4, gt=0)
     """peak learning rate"""
     head_lr_scale: float = Field(1.0, gt=0)
@@ -224,7 +215,7 @@ class TrainConfig(Section):
     decay_steps: int | None = Field(None, ge=1)
     """steps of wsd's decay, the last of train.steps; none: a tenth of them"""
     decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
-    """wsd's decay: by one minus the square root of its share that is done, or evenly"""
+    """what wsd's decay multiplies the rate by: 1 - sqrt(s) or 1 - s, s the share of the decay that is done"""
     betas: tuple[float, float] = (0.9, 0.98)
     """Adam's beta 1 and 2"""
     eps: float = Field(1e-6, gt=0)
@@ -232,35 +223,31 @@ class TrainConfig(Section):
     weight_decay: float = Field(0.01, ge=0)
     """decoupled weight decay; biases and norms are exempt"""
     clip: float = Field(1.0, ge=0)
-    """largest gradient norm; 0: no clipping"""
+    """largest gradient norm: a longer gradient is scaled down to it; 0: no clipping"""
     precision: Precision = "auto"
     """arithmetic of the encoder; parameters, heads and losses stay fp32 (train.tf32). auto: bf16 on a GPU or
     CPU that has instructions for it. fp16: GPU, with loss scaling"""
     tf32: Literal["auto", "on", "off"] = "auto"
-    """whether a GPU rounds the factors of fp32 products, as those of heads and losses, to 11 digits (TF32):
-    the loss of 65,536 sentences in a quarter of the time. auto: in bf16 and fp16, without
-    train.deterministic and model.attention exact"""
-    balance: Balance = "auto"
-    """move sequences between ranks before a step, so that all have about equally many tokens: auto, if one
-    has over 5% more than the mean (an exchange takes time, too); on, from 2%; off, never. Changes no
-    gradient"""
+    """whether a GPU rounds the factors of fp32 products, as those of heads and losses, to 11 bits (TF32): the
+    loss of 65,536 sentences in a quarter of the time. auto: on with bf16 and fp16, unless
+    train.deterministic or model.attention exact is set"""
     activation_checkpointing: bool = False
-    """keep of each layer of the encoder what goes into it, and compute it again in the backward pass: a third
-    more time for larger micro-batches. Changes no gradient"""
+    """keep only the input of each layer of the encoder, and compute the layer again in the backward pass: a
+    third more time, less memory. Changes no gradient"""
     graphs: Literal["auto", "off"] = "auto"
-    """auto: on a GPU, what the encoder does with a row of at most 32,768 tokens is launched at once, as a
-    CUDA graph recorded when a row of the same shape comes a second time; a GPU waits for the host else, with
-    short sentences most of the time. Changes no gradient. The run says so when a row cannot be. off: never"""
+    """auto: on a GPU, a row of at most 32,768 tokens is launched as one CUDA graph, recorded when a row of
+    its shape comes a second time: else a GPU waits for the host, most of the time with short sentences.
+    Changes no gradient. The run says so if a row cannot be recorded. off: never"""
     zero: int = Field(1, ge=0, le=3)
     """DeepSpeed ZeRO stage"""
     communication_dtype: Literal["fp32", "bf16"] = "fp32"
-    """in what gradients travel between ranks and are summed; bf16 halves the bytes and rounds every partial
-    sum to 8 bits. Accumulation in a rank and the optimizer stay fp32"""
+    """type in which gradients travel between ranks and are summed; bf16 halves the bytes and rounds every
+    partial sum to 8 bits. Accumulation in a rank and the optimizer stay fp32"""
     seed: int = Field(42, ge=0)
     """seed of weights, data order, masks, augmentations and dropout"""
     deterministic: bool = False
-    """on a GPU, only algorithms that give the same bits again; torch names in an error what has none. A CPU
-    always does"""
+    """on a GPU, use only algorithms that give the same bits each time; an error names an operation that has
+    none. A CPU always does"""
     threads: int | None = Field(None, ge=1)
     """CPU threads per rank; none: OMP_NUM_THREADS if it is set, else cores / ranks on this machine. Without
     either, and without a number of ranks from a launcher, a machine without a GPU runs one rank per core.
@@ -270,7 +257,7 @@ class TrainConfig(Section):
     """end the run after N evaluations (evaluate.every) in a row that were not better than the best one
     by evaluate.best_by; none: train all steps. The learning rate keeps to train.steps"""
     rendezvous_seconds: int = Field(600, ge=1)
-    """how long ranks wait for each other at the start, at most"""
+    """most seconds that ranks wait for each other at the start"""
     step_deadline: float | None = Field(None, ge=0)
     """seconds after which a step that does not end ends the run, with the name of the rank that the others
     wait for; none: ten times the longest of the last 64 steps, at least 300; 0: no deadline. The
@@ -318,11 +305,11 @@ class EvaluateConfig(Section):
     every: int = Field(500, ge=0)
     """steps between evaluations; 0: only at the end"""
     heldout_sequences: int = Field(2000, ge=2)
-    """held-out sequences for the masked-language loss"""
+    """number of held-out sequences for the masked-language loss"""
     mask_rate: float | None = Field(None, gt=0, lt=1)
     """share of tokens predicted in the held-out loss, at every step the same; none: objective.mlm.rate"""
     partners: int = Field(1000, ge=2)
-    """candidates of the held-out retrieval of the other view"""
+    """number of held-out sequences among which a view's other view is looked for"""
     sets: Annotated[dict[str, str], BeforeValidator(named_places)] = Field(default_factory=dict)
     """test sets of your own that every evaluation scores: files between commas, or name: file; of two texts
     and a score, a text and a label, or a query and a document (docs/evaluation.md)"""
@@ -339,10 +326,10 @@ class CheckpointConfig(Section):
     every: int = Field(500, ge=0)
     """steps between checkpoints; 0: only at the end and when the run is stopped"""
     keep: int = Field(2, ge=1)
-    """newest checkpoints kept"""
+    """number of newest checkpoints kept"""
     keep_every: int = Field(0, ge=0)
-    """checkpoints of steps that are multiples of it are kept forever, beside the newest; a multiple of
-    `every`; 0: none"""
+    """steps between checkpoints that are kept forever, beside the newest; a multiple of checkpoint.every; 0:
+    none"""
     keep_best: bool = False
     """keep the checkpoint of the best step, too; its export, best/, always stays"""
     background: bool = True

@@ -7,13 +7,26 @@ from.
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from pretrain.common.run_folder import named_model
-from pretrain.common.typed_values import NONE_IS_A_VALUE
+from pretrain.common.errors import UserError
+from pretrain.common.run_folder import export_of
+from pretrain.common.typed_values import NONE_IS_A_VALUE, OWN_WORDS
 
 Reading = Literal["code", "paper"]
 """What the public code computes, or what the paper prints."""
+
+
+def _export(named: str) -> str:
+    try:
+        return named if named in ("", "none", "self") else export_of(named)
+    except UserError as error:
+        raise PydanticCustomError(OWN_WORDS, "{said}", {"said": str(error)}) from None
+
+
+ModelName = Annotated[str, AfterValidator(_export)]
+"""A run, of which its export is taken, an export, folder or hub name; of a guide also none or self."""
 
 
 class Section(BaseModel):
@@ -25,13 +38,21 @@ class Section(BaseModel):
     """Key that earlier versions wrote -> the value that says what is done now (...: any does). Such a key is
     left out."""
 
+    @classmethod
+    def renewed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the section, and those in it, as this version writes them: without `former` keys."""
+        same = {key for key, value in cls.former.items() if value is ... or settings.get(key) == value}
+        settings = {key: value for key, value in settings.items() if key not in same}
+        for name, field in cls.model_fields.items():
+            kind = field.annotation
+            if isinstance(kind, type) and issubclass(kind, Section) and isinstance(settings.get(name), dict):
+                settings[name] = kind.renewed(settings[name])
+        return settings
+
     @model_validator(mode="before")
     @classmethod
-    def _without_former(cls, settings: Any) -> Any:
-        if not isinstance(settings, dict):
-            return settings
-        same = {key for key, value in cls.former.items() if value is ... or settings.get(key) == value}
-        return {key: value for key, value in settings.items() if key not in same}
+    def _renewed(cls, settings: Any) -> Any:
+        return cls.renewed(settings) if isinstance(settings, dict) else settings
 
 
 def refuse(holds: object, message: str) -> None:
@@ -41,20 +62,14 @@ def refuse(holds: object, message: str) -> None:
 
 
 class Term(Section):
-    """A sentence-level loss: its weight, and when it begins."""
+    """A sentence-level loss and its weight."""
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise"}
     """Setting -> which way to move it if its loss or gradient is not finite. These may change when a run
     is resumed."""
 
     weight: float = Field(1.0, ge=0)
-    """weight of its contrastive loss, a mean over anchors"""
-    start_step: int = Field(0, ge=0)
-    """step at which the loss begins"""
-    warmup_steps: int = Field(0, ge=0)
-    """steps over which its weight rises linearly from start_step"""
-    scope: Literal["global", "local"] = "global"
-    """negatives from the whole global batch, or from the same rank's share (for comparison)"""
+    """weight of its loss, a mean over the global batch"""
 
     def effective(self, name: str) -> Any:
         """Return the value of a setting; if it is not given, the reading's."""
@@ -66,24 +81,18 @@ class Term(Section):
         names = [name for name in type(self).model_fields if name == "weight" or name.endswith("_weight")]
         return [self.effective(name) for name in names]
 
-    def rise(self, step: int) -> float:
-        """Return the factor in [0, 1] on the section's weights at a step."""
-        if step < self.start_step:
-            return 0.0
-        return min(1.0, (step - self.start_step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
-
 
 class ContrastiveTerm(Term):
     """A term with a softmax over similarities."""
 
     temperature: float = Field(0.05, gt=0)
-    """temperature"""
+    """divides the cosines before the softmax"""
 
 
 class FalseNegativesConfig(Section):
     """False negatives of every contrastive loss, left out by a guide (GISTEmbed, Solatorio 2024)."""
 
-    guide: Annotated[str, NONE_IS_A_VALUE] = "none"
+    guide: Annotated[ModelName, NONE_IS_A_VALUE] = "none"
     """whose similarities decide which candidates are no negatives of an anchor: none; self, the vectors in
     use of the model that is trained; or those of another encoder: a run, folder or hub name, with the
     tokenizer of the data"""
@@ -92,12 +101,6 @@ class FalseNegativesConfig(Section):
     only if it exceeds it by so much"""
     strategy: Literal["absolute", "relative"] = "absolute"
     """the margin is a cosine, or a share of the positive's similarity"""
-
-    @field_validator("guide")
-    @classmethod
-    def _export(cls, guide: str) -> str:
-        named = named_model("objective.false_negatives.guide", guide)
-        return guide if guide in ("none", "self") or named is None else named
 
     @property
     def model(self) -> str | None:
@@ -129,7 +132,7 @@ class ContrastiveConfig(ContrastiveTerm):
     """CLEAR's NT-Xent."""
 
     temperature: float = Field(0.1, gt=0)
-    """temperature; CLEAR does not give it"""
+    """divides the cosines before the softmax; CLEAR does not give it"""
     projection_layers: int = Field(2, ge=0, le=3)
     """layers of the projection head g; 0: none"""
     projection_hidden: int | None = None
@@ -153,16 +156,16 @@ class SimcseConfig(ContrastiveTerm):
     """whether the sentence vector that is evaluated and exported is the head's output (the public code for
     supervised models) or what enters it (unsupervised ones, --mlp_only_train)"""
     hard_negatives: Annotated[int, Field(ge=1)] | bool = False
-    """supervised: each of the data's columns `negative`, `negative2` ... adds a hard negative a row, a
-    negative for every row (one-direction only); a number: that many columns"""
+    """supervised: each of the data's columns `negative`, `negative2` ... has a hard negative for each record,
+    which is a negative of every record (one-direction only); a number: that many columns"""
     positives: Annotated[int, Field(ge=1)] | bool = 1
-    """positives a record, from the columns positive, positive2 ... (data.prepare.positives together): the
+    """positives of a record, from the columns positive, positive2 ... (data.prepare.positives together): the
     mean of their losses (one-direction only); true: all that the data has"""
     in_batch: bool = True
     """whether other records' texts are negatives; false: the record's own hard negatives alone"""
     hard_negative_logit: float = 0.0
-    """constant added to the logits of a row's own hard negatives; the code's hard_negative_weight, 0: weight
-    1"""
+    """constant added to the logits of a record's own hard negatives; the public code's hard_negative_weight,
+    0: weight 1"""
 
     @property
     def several(self) -> bool:
@@ -301,13 +304,13 @@ class VadvcseConfig(ContrastiveTerm):
     distribution: Literal["projection", "vector"] = "projection"
     """whether outputs are of the projected or of the raw sentence vector"""
     steps: int = Field(1, ge=1)
-    """K, ascent steps"""
+    """K, the ascent steps that make the noise"""
     sigma: float | None = Field(None, gt=0)
     """standard deviation of the first noise on the word embeddings; none: the reading's"""
     step_size: float | None = Field(None, gt=0)
-    """eta; none: the reading's"""
+    """eta, the factor on the gradient in an ascent step; none: the reading's"""
     norm: Literal["inf", "l2"] | None = None
-    """of the projection; none: the reading's"""
+    """norm by which the noise is projected; none: the reading's"""
     radius: float | None = Field(None, gt=0)
     """epsilon, a share of the size of the sentence's word embeddings; none: the reading's"""
 
@@ -347,7 +350,7 @@ class DiffcseConfig(ContrastiveTerm):
 
     replaced_token_weight: float = Field(0.005, ge=0)
     """lambda, the weight of replaced-token detection"""
-    generator: str | None = None
+    generator: ModelName | None = None
     """masked language model that edits the sentences: a run, folder or hub name, with the same vocabulary
     (paper: distilbert-base-uncased); required"""
     mask_rate: float = Field(0.3, gt=0, lt=1)
@@ -356,11 +359,6 @@ class DiffcseConfig(ContrastiveTerm):
     """code: the generator's likeliest token at every position; paper: one sampled from it, at masked
     positions only"""
 
-    @field_validator("generator")
-    @classmethod
-    def _export(cls, generator: str | None) -> str | None:
-        return named_model("objective.diffcse.generator", generator)
-
 
 class EsimcseConfig(ContrastiveTerm):
     """ESimCSE (Wu et al. 2022): word repetition (augmentation `repeat`) and a momentum queue."""
@@ -368,45 +366,36 @@ class EsimcseConfig(ContrastiveTerm):
     queue: float = Field(2.5, ge=0)
     """length of the queue of negatives, in global batches; 0: none"""
     momentum: float = Field(0.995, gt=0, lt=1)
-    """of the encoder that fills the queue"""
-
-    @model_validator(mode="after")
-    def _queue_of_all_ranks(self) -> Self:
-        of_all = "objective.esimcse.scope=local: the queue holds vectors of all ranks; set the queue to 0"
-        refuse(self.scope == "local" and self.queue, of_all)
-        return self
+    """share of its own weights that the encoder which fills the queue keeps at a step"""
 
 
-class DistillConfig(Term):
-    """Nearness to the vectors, or to the similarities, of a frozen teacher."""
+class FrozenTerm(Term):
+    """Nearness to a frozen encoder."""
 
     steadier: ClassVar[dict[str, str]] = {"weight": "lower"}
 
-    model: str | None = None
-    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init (retain
-    alone)"""
+    model: ModelName | None = None
+    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init, of
+    retain (distill needs one)"""
+
+
+class DistillConfig(FrozenTerm):
+    """Nearness to the vectors, or to the similarities, of a frozen teacher."""
+
     loss: Literal["mse", "cosine", "margin", "kl"] = "mse"
     """of vectors: mse, cosine. Of similarities: margin, positive's less negative's (MarginMSE); kl, of the
     softmax over the batch's positives"""
     temperature: float = Field(0.05, gt=0)
     """loss kl: divides the cosines of both encoders"""
 
-    @field_validator("model")
-    @classmethod
-    def _export(cls, model: str | None) -> str | None:
-        return named_model(f"objective.{cls.__name__.removesuffix('Config').lower()}.model", model)
 
-    @model_validator(mode="after")
-    def _of_all_ranks(self) -> Self:
-        refuse(self.scope == "local" and self.loss == "kl", "scope=local: loss kl is over texts of all ranks")
-        return self
+class RetainConfig(FrozenTerm):
+    """Nearness to the vectors of the start, or of another frozen encoder."""
 
+    former: ClassVar = {"temperature": ...}
 
-class RetainConfig(DistillConfig):
-    """Nearness to the start, or to another frozen encoder."""
-
-    loss: Literal["mse", "cosine", "margin", "kl"] = "cosine"
-    """as of distill"""
+    loss: Literal["mse", "cosine"] = "cosine"
+    """mean squared difference of the vectors, or 1 - cosine"""
 
 
 class ScoredConfig(ContrastiveTerm):
@@ -418,14 +407,9 @@ class ScoredConfig(ContrastiveTerm):
     highest: float = Field(1.0, gt=0)
     """loss cosine: the score of texts that mean the same, by which scores are divided; 5 for STS"""
 
-    @model_validator(mode="after")
-    def _of_all_ranks(self) -> Self:
-        refuse(self.scope == "local", "objective.scored.scope=local: pairs of all ranks are compared")
-        return self
-
 
 class DeclutrConfig(ContrastiveTerm):
     """DeCLUTR (Giorgi et al. 2021): spans of the same document; give the views the augmentation `span`."""
 
     positives: int = Field(2, ge=1, le=8)
-    """positive spans an anchor, averaged"""
+    """positive spans of an anchor, averaged"""

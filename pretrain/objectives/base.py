@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class BatchContext:
     """What an objective may know of the global batch beside the sentence vectors.
 
     step: optimizer step, from 0. progress: share of the training done, in [0, 1).
-    groups: int64[N], the rank that holds each sequence; only for objectives whose negatives are local.
+    groups: int64[N], the rank that holds each sequence; only for `objective.scope: local`.
     identities: role -> int64[N] on the CPU, equal if the sources of two views are equal; None if
         duplicates count as negatives.
     present: role -> bool[N], whether the data had a source for the view (else it was made from the sequence
@@ -135,17 +135,16 @@ class Objective(nn.Module):
     encoder), with `config.objective.options` for its settings.
 
     roles: the views that it embeds of each sequence (`roles_of`, where settings decide).
-    settings: the section of the configuration that a `Term` describes, and full_weights: loss -> weight when
-        it has risen; an objective without them has its own `weights`.
+    settings: the section of the configuration that a `Term` describes. full_weights: loss -> weight; an
+        objective without them has its own `weights`. The sum lets them rise (`objective.start_step`).
     scored: whether it learns from the scores of pairs (`BatchContext.scores`).
     smallest_batch: the fewest sequences that its losses are defined for.
     sequence_roles: roles whose views `sequence_loss` reads, in passes of their own.
     momentum_role: the role that the momentum encoder embeds, if it has one.
     probe: where `sequence_loss` leaves sums for `sequence_checks`, at steps that end a row of metrics; None
         at all others.
-    false_negatives: `objective.false_negatives`, for `contrast`. widths: width -> weight, of
-        `objective.matryoshka`; empty: the whole width alone. Both are set when the sum of objectives is
-        built.
+    false_negatives, scope: as in `objective`, for `contrast`. widths: of `objective.matryoshka`; empty: the
+        whole width alone. All are set when the sum of objectives is built.
 
     >>> class Near(Objective):
     ...     def weights(self, step):
@@ -168,7 +167,8 @@ class Objective(nn.Module):
     momentum_role: str | None = None
     probe: Probe | None = None
     false_negatives: FalseNegativesConfig = FalseNegativesConfig()
-    widths: Mapping[int, float] = MappingProxyType({})
+    widths: tuple[int, ...] = ()
+    scope: Literal["global", "local"] = "global"
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
@@ -187,8 +187,7 @@ class Objective(nn.Module):
         """Return the weight of every named loss at this step; if all are 0 nothing is computed."""
         if self.settings is None:
             raise NotImplementedError(f"{type(self).__name__} has no method weights(step)")
-        rise = self.settings.rise(step)
-        return {name: weight * rise for name, weight in self.full_weights.items()}
+        return dict(self.full_weights)
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """Return the sentence-level losses by name: scalars, without their weights.
@@ -210,7 +209,7 @@ class Objective(nn.Module):
     ) -> dict[str, Tensor]:
         """Return a contrastive loss of a head's outputs, by name, as the options of all such losses say.
 
-        With `objective.matryoshka` it is the weighted sum of the losses of vectors that are cut to each width
+        With `objective.matryoshka` it is the sum of the losses of vectors that are cut to each width
         (Matryoshka representation learning, Kusupati et al. 2022, equation 1). The coordinates beyond a width
         are 0 and not gone, so that a head, shared by all widths, takes them; a cosine is the same.
 
@@ -240,7 +239,7 @@ class Objective(nn.Module):
         vectors = list(views.values())
         whole = vectors[0].shape[1]
         total = None
-        for width, weight in (self.widths or {whole: 1.0}).items():
+        for width in self.widths or (whole,):
             if width == whole:
                 value = loss(joint(head, vectors) if z is None else z, same, True)
             else:
@@ -248,7 +247,6 @@ class Objective(nn.Module):
                     value = loss(joint(head, [cut(part, width) for part in vectors]), same, False)
             if self.widths and context.collects_diagnostics:
                 context.measures[f"{name}_at_{width}"] = value.detach()
-            value = value if weight == 1 else weight * value
             total = value if total is None else total + value
         if guide is not None and context.collects_diagnostics:
             context.measures[f"{name}_masked_share"] = guide.share()
@@ -260,11 +258,6 @@ class Objective(nn.Module):
         """Return what a loss of anchors and positives, views of those roles, must not take for negatives."""
         groups = context.groups if self.scope == "local" else None
         return Exclusions(groups, stacked_identities(context, texts), guide)
-
-    @property
-    def scope(self) -> str:
-        """Whether an anchor sees the sequences of all ranks (global) or those of its own (local)."""
-        return getattr(self.settings, "scope", "global")
 
     @property
     def compared(self) -> tuple[str, ...]:

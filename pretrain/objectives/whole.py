@@ -20,7 +20,9 @@ class WholeObjective(nn.Module):
     With `mlm.copies: 2` the latter is CLEAR's Double MLM.
 
     roles: the views of all terms, each embedded once, whoever reads it. masked_copies: maskings of each
-    sequence. guided_roles: the views that the frozen encoder beside the trained one embeds, too.
+    sequence. guided_roles: the views that the frozen encoder beside the trained one embeds, too. is_local:
+    whether anchors see only the sequences of their own rank. mask_duplicates: whether texts of one meaning
+    are no negatives of each other (`losses.exclusions`).
     """
 
     def __init__(self, config: Config, terms: dict[str, Objective], guide: SentenceEncoder | None = None):
@@ -33,6 +35,10 @@ class WholeObjective(nn.Module):
         self.terms = cast(Mapping[str, Objective], holder)
         for term in terms.values():
             term.false_negatives, term.widths = config.objective.false_negatives, config.objective.widths
+            term.scope = config.objective.scope
+        self.is_local = bool(terms) and config.objective.scope == "local"
+        self.mask_duplicates = config.objective.mask_duplicates
+        self._rise = config.objective.rise
         self.masked_copies = config.objective.masked_copies
         self.mlm_weight = config.objective.mlm.weight
         self.view_dropout = config.objective.view_dropout
@@ -42,7 +48,8 @@ class WholeObjective(nn.Module):
         self.guided_roles = () if guide is None else tuple(compared)
         self.sequence_terms = {name: term for name, term in terms.items() if term.sequence_roles}
         last = config.train.steps - 1  # weights only rise: what is 0 then is 0 always, and demands nothing
-        counted = (term for term in terms.values() if any(term.weights(last).values()))
+        rises = config.objective.rise(last) > 0
+        counted = (term for term in terms.values() if rises and any(term.weights(last).values()))
         smallest = max((term.smallest_batch for term in counted), default=2)
         first = config.batch_sizes.start
         if first < smallest:
@@ -62,8 +69,9 @@ class WholeObjective(nn.Module):
     def weights(self, step: int) -> dict[str, float]:
         """Weight of every named loss at this step."""
         result = {"mlm": self.mlm_weight} if self.masked_copies else {}
+        rise = self._rise(step)
         for term in self.terms.values():
-            result |= term.weights(step)
+            result |= {name: weight * rise for name, weight in term.weights(step).items()}
         return result
 
     @property
@@ -89,11 +97,6 @@ class WholeObjective(nn.Module):
         """Return (term, role) of every view that an active sequence loss reads."""
         active = self.active_sequence_terms(step)
         return [(name, role) for name, term in active.items() for role in term.sequence_roles]
-
-    @property
-    def is_local(self) -> bool:
-        """Whether anchors see only the sequences of their own rank."""
-        return bool(self.terms) and all(term.scope == "local" for term in self.terms.values())
 
     def pool(self, global_batch: int, world: int) -> int:
         """Return how many sequences an anchor is compared with on `world` ranks, itself among them."""

@@ -7,10 +7,10 @@
     clearly prepare --config data_wikipedia_bookcorpus --out DIR --workers 64
 
 Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, two
-times 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
-0.8 GB. Measured: 0.39 GB for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The
-tokenizer's sample is bounded by `tokenizer_megabytes`. Until the work is done, the disk holds the cleaned
-text once more, and of units sequence and document 4 bytes per token too.
+times 32 MB, while writing shards eight times its part of a bucket, of at most 64 MB: 0.8 GB. Measured:
+0.39 GB for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The tokenizer's
+sample is bounded by `tokenizer_megabytes`. Until the work is done, the disk holds the cleaned text once more,
+and of units sequence and document 4 bytes per token too.
 """
 
 import signal

@@ -28,6 +28,7 @@ from pretrain.common.processes import run_module
 from pretrain.config.data import DataConfig
 from pretrain.data.manifest import MANIFEST, PAIRS, PREPARATION, SPLITS, outdated, read_manifest
 from pretrain.data.shard_writer import write_atomically
+from pretrain.prepare import work_folder
 from pretrain.prepare.jobs import Job, make_folder, make_once
 from pretrain.prepare.sources.planning import RECIPE, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
@@ -161,7 +162,7 @@ def _plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> PreparationP
         preparation=PREPARATION,
         config=config,
         tasks=tasks,
-        buckets=_bucket_count(tasks, config),
+        buckets=_bucket_count(tasks),
         described=", ".join(source.source for source in config.sources),
         annotation=annotation,
     )
@@ -185,10 +186,10 @@ def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> P
     return plan
 
 
-def _bucket_count(tasks: list[ReadTask], config: DataConfig) -> int:
+def _bucket_count(tasks: list[ReadTask]) -> int:
     """Return K: enough for 16 tasks at a time if the text is worth it, more for memory."""
     size = sum(task.size for task in tasks)
-    bucket = min(max(size / 16, _SMALL_BUCKET), config.bucket_megabytes * 1e6)
+    bucket = min(max(size / 16, _SMALL_BUCKET), work_folder.BUCKET_BYTES)
     return min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS)
 
 

@@ -23,6 +23,8 @@ from pretrain.data.shard_writer import write_atomically
 from pretrain.prepare.buckets import RunFile, text_key
 from pretrain.prepare.sources.readers import ReadTask
 
+BUCKET_BYTES = 64_000_000
+"""Most text that a shard-writing task holds at a time; it needs 0.3 GB plus 8 times that."""
 MOST_PAIRS = 10_000
 MOST_SHOWN = 5  # pairs of a kind
 
@@ -229,9 +231,9 @@ class PlannedStep(WorkStep):
         return annotation
 
     def parts_of(self, runs: list[RunFile], bucket: int) -> int:
-        """Return in how many parts to read a bucket, so that none has more text than `bucket_megabytes`."""
+        """Return in how many parts to read a bucket, so that none has more text than `BUCKET_BYTES`."""
         held = sum(run.text_bytes(bucket) for run in runs)
-        return max(1, -(-held // int(self.config.bucket_megabytes * 1e6)))
+        return max(1, -(-held // BUCKET_BYTES))
 
     def __getstate__(self) -> dict:
         return {key: value for key, value in self.__dict__.items() if key != "plan"}

@@ -20,9 +20,8 @@ from augment.core.own_code import OWN
 from augment.spec.grammar import needs_text
 from augment.spec.resources import resource_hash, resources, rules_digest
 from pretrain.common.errors import UserError
-from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import DISTILLING, unused
-from pretrain.config.run import DROPOUTS, SIZES, Config, ModelConfig, TrainConfig
+from pretrain.config.run import DROPOUTS, SIZES, Config, TrainConfig
 from pretrain.config.terms import MaskedLanguageConfig
 from pretrain.config.validation import leaves, merged
 from pretrain.data.batch import ViewSpec
@@ -133,7 +132,7 @@ FREE = (
     # data, and shares of several sets, are identified by hashes; what is replaced of damaged data is recorded
     *("data.folder", "data.sets", "data.temperature", "data.prepare", "data.workers", "data.damaged"),
     # change no gradient, but for rounding
-    *("train.micro_batch_tokens", "train.balance", "train.activation_checkpointing", "train.graphs"),
+    *("train.micro_batch_tokens", "train.activation_checkpointing", "train.graphs"),
     *("train.deterministic", "train.tf32", "train.optimizer_code", "train.zero", "train.threads"),
     *("train.rendezvous_seconds", "train.step_deadline"),
     "objective.mlm.initial_bias",  # a checkpoint has the bias
@@ -142,7 +141,7 @@ FREE = (
 
 MAY_CHANGE = (
     *("train.lr", "train.head_lr_scale", "train.clip", "train.precision", "train.warmup_steps"),
-    *(f"train.faults.{key}" for key in ("skip", "within", "rollbacks", "spikes", "spike_factor", "jump")),
+    *(f"train.faults.{key}" for key in ("skip", "rollbacks", "spikes", "spike_factor", "jump")),
     *("train.faults.dead_loss", "train.log_every", "train.steps", "train.patience"),
 )
 """Keys that may change when a run is resumed (docs/runs.md says what a change does); also an objective's
@@ -153,17 +152,13 @@ SCHEDULE = ("train.schedule", "train.decay_steps", "train.decay_shape")
 GUIDE_KEY = "objective.false_negatives.guide"
 MASKING = "objective.mlm.rate", "objective.mlm.later_rates", "objective.mlm.rate_change"
 """Keys that may change if the steps done were masked at the same rates."""
-BEGINNING = "start_step", "warmup_steps"
-"""Settings of a loss that may change if it had the same share of its weight in the steps done."""
+BEGINNING = "objective.start_step", "objective.warmup_steps"
+"""Keys that may change if the losses had the same share of their weights in the steps done."""
 
 
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     """Compare the settings with those of the checkpoint to resume; add what changed to its progress."""
-    for section, keys in (("data", LoadingConfig), ("model", ModelConfig), ("train", TrainConfig)):
-        for key, value in keys.former.items():
-            if value is ... or state["config"][section].get(key) == value:
-                state["config"][section].pop(key, None)
-    step = state["step"]
+    state["config"], step = Config.renewed(state["config"]), state["step"]
     if config.train.steps < step:
         raise UserError(f"train.steps={config.train.steps}, and {source} has done {step}: give those or more")
     # a key that the checkpoint is too old to have has its default
@@ -172,7 +167,9 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     allowed = set(MAY_CHANGE) | set(config.objective.steadier) | _stable(config, step, before, source)
     if _masked_alike(config, state["config"], step):
         allowed |= {key for key in {**before, **now} if key.startswith(MASKING)}
-    allowed |= _begun_alike(config, before, step)
+    made = config.objective.model_copy(update={key.split(".")[1]: before[key] for key in BEGINNING})
+    if all(made.rise(done) == config.objective.rise(done) for done in range(step)):
+        allowed |= set(BEGINNING)
     ignored = set(unused(config.objective.name, {**now, **before}))  # sections are recorded of all objectives
     if config.model.init is not None:  # what is not given is the starting model's, as before
         given = {key for key in config.model.model_fields_set if getattr(config.model, key) is not None}
@@ -226,18 +223,6 @@ def _masked_alike(config: Config, made_with: dict[str, Any], step: int) -> bool:
     made = config.objective.model_copy(update={"mlm": MaskedLanguageConfig(**made_with["objective"]["mlm"])})
     before, now = (Masking.of(objective).rate_at(np.arange(step)) for objective in (made, config.objective))
     return bool((before == now).all())
-
-
-def _begun_alike(config: Config, old: dict[str, Any], step: int) -> set[str]:
-    """Return the keys of BEGINNING that changed without changing the weight of a loss in the steps done."""
-    keys = set()
-    for section in config.objective.sections:
-        now = getattr(config.objective, section)
-        own = {name: f"objective.{section}.{name}" for name in BEGINNING}
-        made = now.model_copy(update={name: old[key] for name, key in own.items()})
-        if made != now and all(made.rise(done) == now.rise(done) for done in range(step)):
-            keys |= set(own.values())
-    return keys
 
 
 def print_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry) -> None:

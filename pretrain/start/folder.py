@@ -25,9 +25,8 @@ def dry_run_config(config: Config) -> Config:
     tree["evaluate"] = tree.get("evaluate", {}) | {"every": 2} | few
     tree["train"] = tree.get("train", {}) | {"log_every": 1} | whole_batch
     tree["train"]["faults"] = tree["train"].get("faults", {}) | strict
-    for section in tree.get("objective", {}).values():
-        if isinstance(section, dict) and {"start_step", "warmup_steps"} & set(section):
-            section |= {"start_step": 0, "warmup_steps": 0}  # try the whole step, not its first phase
+    at_once = {"start_step": 0, "warmup_steps": 0}  # try the whole step, not its first phase
+    tree["objective"] = tree.get("objective", {}) | at_once
     return Config.model_validate(tree)
 
 

@@ -37,22 +37,17 @@ _SECONDS_TO_EXPLAIN = 30.0  # that a rank takes to say how a run ended (`pretrai
 def choose_ranks(config: Config) -> int:
     """Return how many ranks this process is to become: 1 if the user has chosen, or a GPU is there.
 
-    Otherwise the largest number of which each has a core and a lane (equally many of these if
-    `train.balance` is off), and which fit into half of the free memory; 1 also with `scope: local`.
+    Otherwise the largest number of which each has a core and a lane, and which fit into half of the free
+    memory; 1 also with `objective.scope: local`.
     """
     import torch  # a second: not if only flags are read
 
     chosen = config.train.threads or threads_of_user() or _launcher_chose()
-    if torch.cuda.is_available() or chosen or has_local_negatives(config):
+    if torch.cuda.is_available() or chosen or config.objective.scope == "local":
         return 1
     processes = int(os.environ.get("WORLD_SIZE", 1))  # of DeepSpeed's launcher, one for each NUMA node
     most = min(usable_cores() // processes, _fitting_memory(config) // processes)
-    lanes, equal = config.data.lanes, config.train.balance == "off"
-    return next(
-        n
-        for n in range(max(1, min(most, lanes // processes)), 0, -1)
-        if n == 1 or not (equal and lanes % (n * processes))
-    )
+    return max(1, min(most, config.data.lanes // processes))
 
 
 def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
@@ -84,12 +79,6 @@ def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
     threading.Thread(target=_end_with_any, args=(others,), daemon=True).start()
     atexit.register(_wait_for_end, others)
     return others
-
-
-def has_local_negatives(config: Config) -> bool:
-    """Return whether a loss compares sequences of the same rank only, so that ranks decide what it is."""
-    terms = (getattr(config.objective, name) for name in type(config.objective).model_fields)
-    return any(getattr(term, "scope", "") == "local" for term in terms)
 
 
 def _launcher_chose() -> bool:

@@ -37,6 +37,9 @@ LEAST_NORMS = 10
 TOGETHER = 10
 """Faults with fewer steps between them are of one series: what led to the first led to all."""
 
+WITHIN = 1000
+"""Steps over which `train.faults.skip` counts."""
+
 SHOWN = 3
 """Texts in a report, of each rank."""
 
@@ -152,7 +155,7 @@ class Faults:
             what = f"the gradient norm {step.norm:.3g} is above {limit:.3g}"
         if what is None:
             return True
-        progress.faults = [earlier for earlier in progress.faults if earlier > number - settings.within]
+        progress.faults = [earlier for earlier in progress.faults if earlier > number - WITHIN]
         progress.faults.append(number)
         ids = [int(one) for part in gathered(step.batch.sequence_ids.tolist()) for one in part]
         at_once = _at_the_floor(step) or (settings.spikes == "rollback" and step.norm > limit)
@@ -167,7 +170,7 @@ class Faults:
         self.telemetry.log(number, {"left_out": row})
         self.telemetry.warn(
             f"{what} at step {number}: its update was {'made' if step.applied else 'left out, on all ranks'} "
-            f"(fault {len(progress.faults)} of {settings.skip} in {settings.within:,} steps; train.faults)"
+            f"(fault {len(progress.faults)} of {settings.skip} in {WITHIN:,} steps; train.faults)"
         )
         if over:
             again = not math.isfinite(sum(step.losses.values()) + step.norm)
@@ -176,7 +179,7 @@ class Faults:
             said = f"{what} at step {number} (losses {parts}; gradient norm {step.norm:.4g})"
             if len(progress.faults) > settings.skip:
                 said += (
-                    f"; of the last {settings.within:,} steps {len(progress.faults)} had a fault "
+                    f"; of the last {WITHIN:,} steps {len(progress.faults)} had a fault "
                     f"({', '.join(map(str, progress.faults))}), and train.faults.skip is {settings.skip}"
                 )
             raise OverBudget(number, first_fault_of_series(progress.faults), said, finding)

@@ -28,7 +28,7 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
         if config.optimizer == "lamb":
             return Lamb(groups, **settings)
         if config.optimizer == "muon":
-            return MuonWithAdamW(groups, layer_matrices(module), config.muon_scale, **settings)
+            return MuonWithAdamW(groups, layer_matrices(module), **settings)
         # DeepSpeed warns of kinds that it does not know, and gives its optimizers one parameter a group
         return (torch.optim.AdamW if config.zero else AdamW)(groups, **settings, fused=True)
     code = f"train.optimizer_code={config.optimizer_code}"
@@ -142,7 +142,6 @@ class MuonWithAdamW(torch.optim.Optimizer):
         self,
         groups: list[dict[str, Any]],
         matrices: Collection[int],
-        scale: str,
         lr: float,
         betas: tuple[float, float],
         eps: float,
@@ -151,14 +150,14 @@ class MuonWithAdamW(torch.optim.Optimizer):
         Args:
             groups: as `parameter_groups` makes them.
             matrices: id of each parameter that Muon updates.
-            scale: torch's `adjust_lr_fn`; match_rms_adamw is equation 4 of Liu et al. 2025 (Moonlight).
         """
         parts: tuple[list[dict[str, Any]], list[dict[str, Any]]] = [], []
         for group in groups:
             for part, of_muon in zip(parts, (True, False)):
                 if chosen := [p for p in group["params"] if (id(p) in matrices) == of_muon]:
                     part.append(group | {"params": chosen})
-        self.muon = torch.optim.Muon(parts[0], lr=lr, adjust_lr_fn=scale)
+        # Updates as long as AdamW's, 0.2 sqrt(max(rows, columns)): equation 4 of Liu et al. 2025 (Moonlight)
+        self.muon = torch.optim.Muon(parts[0], lr=lr, adjust_lr_fn="match_rms_adamw")
         self.adamw = torch.optim.AdamW(parts[1], lr=lr, betas=betas, eps=eps, fused=True)
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
         self.muon.state = self.adamw.state = self.state

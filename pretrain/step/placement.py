@@ -20,14 +20,13 @@ from torch import Tensor
 
 from augment.core.ragged import Ragged, offsets_of
 from pretrain.common.transfer import send
-from pretrain.config.run import Balance
 from pretrain.data.masking import Masked
 from pretrain.step.plan import EncoderPass, StepPlan, initial_owners
 
 _KEY_WORDS = 2  # int32 words of a key
 UNTIL = 1.02
 """Exchanges end when no rank has more than this share of the mean number of tokens."""
-ABOVE = {"auto": 1.05, "on": UNTIL}
+ABOVE = 1.05
 """The share of the mean from which on sequences move: an exchange costs two collectives a step, which a few
 percent of the encoder's time do not always earn."""
 
@@ -103,7 +102,6 @@ class Placement:
 def place(
     passes: dict[str, EncoderPass],
     plan: StepPlan,
-    how: Balance,
     rank: int,
     ranks: int,
     group: dist.ProcessGroup | None = None,
@@ -122,8 +120,8 @@ def place(
             roles = len(part.lengths_of)
             lengths = torch.cat([plan.sequences[name] for name in part.lengths_of])
             drawn = owners = initial_owners(plan.drawn, roles)
-            if ranks > 1 and how != "off":
-                owners = balance(lengths.numpy(), drawn, ranks, ABOVE[how])
+            if ranks > 1:
+                owners = balance(lengths.numpy(), drawn, ranks, ABOVE)
             assigned[part.lengths_of] = Placement(rank, ranks, roles, drawn, owners, lengths)
     placements = {name: assigned[part.lengths_of] for name, part in passes.items()}
     moving = {name: part for name, part in passes.items() if placements[name].moves}
@@ -225,7 +223,7 @@ def imbalance(lengths: np.ndarray, owners: np.ndarray, ranks: int) -> float:
 
 
 def balance(
-    lengths: np.ndarray, owners: np.ndarray, ranks: int, above: float = ABOVE["auto"], until: float = UNTIL
+    lengths: np.ndarray, owners: np.ndarray, ranks: int, above: float = ABOVE, until: float = UNTIL
 ) -> np.ndarray:
     """Return which rank is to encode each sequence: int64[N].
 

@@ -212,11 +212,10 @@ def initial_owners(counts: Sequence[int], roles: int = 1) -> np.ndarray:
     return np.tile(np.repeat(np.arange(len(counts)), counts), roles)
 
 
-def count_negatives(plan: StepPlan, objective: WholeObjective, mask_duplicates: bool) -> float | None:
+def count_negatives(plan: StepPlan, objective: WholeObjective) -> float | None:
     """Return how many candidates an anchor is compared with, in the mean; None: no term compares.
 
     plan: merged, of all ranks, on the CPU.
-    mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
     """
     sequences, ranks = plan.sequences, len(plan.drawn)
     pool = objective.pool(sum(plan.drawn), ranks)
@@ -226,7 +225,7 @@ def count_negatives(plan: StepPlan, objective: WholeObjective, mask_duplicates: 
     given = [role for role in objective.roles if role in may_lack]
     there = [sequences[f"present {role}"].double() for role in given]
     present = torch.stack(there).mean().item() if given else 1.0
-    if not mask_duplicates:
+    if not objective.mask_duplicates:
         return objective.negatives(pool, present)
     texts = [sequences[f"identity {role}"] for role in objective.roles if column_of(role) != NEGATIVE]
     meanings = Meanings.of(torch.stack(texts))

@@ -34,7 +34,6 @@ from torch import Tensor
 from augment.core.ragged import Ragged
 from pretrain.common.ranks import gather_equal, gathered
 from pretrain.common.transfer import send
-from pretrain.config.run import Balance
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack, send_all
 from pretrain.losses.contrastive import shared_over
@@ -122,8 +121,6 @@ class WholeBatch:
         budget: int,
         loss_scale: LossScale | None = None,
         clock: Stopwatch | None = None,
-        mask_duplicates: bool = True,
-        balance: Balance = "off",
         lanes: int | None = None,
         graphs: Graphs | None = None,
     ):
@@ -134,8 +131,6 @@ class WholeBatch:
             budget: most tokens in a micro-batch.
             loss_scale: scaling of what goes backward through float16.
             clock: where to book the time of encode, loss and backward.
-            mask_duplicates: texts of one meaning are no negatives of each other (`losses.exclusions`).
-            balance: when sequences change ranks before a pass (`pretrain.step.placement`).
             lanes: how many the ranks share (`pretrain.data.lanes`); None: a number that they divide.
             graphs: of the encoder's passes; None: every pass is launched operator by operator.
         """
@@ -144,7 +139,6 @@ class WholeBatch:
         self.half = engine.module.precision != "fp32"
         self.weighing = loss_scale or (LossScale(engine.module, 1.0) if self.half else None)
         self.clock = clock or Stopwatch()
-        self.mask_duplicates, self.balance = mask_duplicates, balance
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.lanes = lanes or self.world
         self.graphs = graphs or Graphs(engine, "off")
@@ -174,7 +168,7 @@ class WholeBatch:
         """
         step = self._placed(batch, request, collects_diagnostics)
         plan, rows = step.plan, step.rows
-        negatives = count_negatives(plan, self.objective, self.mask_duplicates) if VIEWS in rows else None
+        negatives = count_negatives(plan, self.objective) if VIEWS in rows else None
         maskings = [rows[masking(copy)] for copy in range(len(batch.masked)) if masking(copy) in rows]
 
         losses: dict[str, Tensor] = {}
@@ -215,7 +209,7 @@ class WholeBatch:
         draws = None if guide is None else (batch.sequence_ids, guide.sequences)
         own = StepPlan.of_rank(batch, self.objective, passes, request)
         plan = own.agree(self.lanes, self.rank, self.world, self.hosts)
-        passes, placements, plan = place(passes, plan, self.balance, self.rank, self.world, self.hosts)
+        passes, placements, plan = place(passes, plan, self.rank, self.world, self.hosts)
         owner = torch.from_numpy(initial_owners(plan.drawn))
         rows = {name: part.micro_batches(plan.micro_batches[name]) for name, part in passes.items()}
         rows, sequences = send_all(rows, plan.sequences | {"owner": owner}, self.device)
@@ -281,7 +275,7 @@ class WholeBatch:
             present={role: sequences[f"present {role}"].bool() for role in roles},
             labels=sequences.get("label"),
             groups=sequences["owner"],
-            identities=identities if self.mask_duplicates else None,
+            identities=identities if self.objective.mask_duplicates else None,
             collects_diagnostics=step.collects_diagnostics,
         )
 

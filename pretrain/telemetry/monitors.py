@@ -141,7 +141,7 @@ ROW_ALARMS = {
         lambda spread, cosine: spread > -0.2 or cosine > 0.95,
         "the sentence vectors are collapsing into one direction since step {since}: uniformity {0:.3f}, "
         "cosine of different sentences {1:.3f}. In a new run, try model.pooling mean, a larger "
-        "train.global_batch, a lower {temperature}, or a longer {warmup_steps}.",
+        "train.global_batch, a lower {temperature}, or a longer objective.warmup_steps.",
     ),
     "length": Check(
         ("length_variance",),
@@ -171,7 +171,7 @@ ROW_ALARMS = {
     ),
 }
 """Name -> alarm for what takes time, in order. In messages {since} is the step since
-which the condition holds, {temperature} and {warmup_steps} are settings of the objectives in use."""
+which the condition holds, {temperature} is a setting of the objectives in use."""
 
 
 class Monitor:
@@ -251,7 +251,7 @@ class Monitor:
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
             chance = math.log(metrics["effective_negatives"] + 1)
             figures |= {"contrastive": losses["contrastive"], "chance": chance}
-        settings = {name: self._settings(name) for name in ("temperature", "warmup_steps")}
+        temperature = " or ".join(f"objective.{term}.temperature" for term in self.terms) or "temperature"
         for name, check in checks_of(figures):
             if name not in ROW_ALARMS and not risen:
                 continue
@@ -259,7 +259,7 @@ class Monitor:
             since = self._held(name, check.holds(*values), step, check.rows)
             if since is not None:
                 self.dead_loss |= name == "chance"
-                alarms.append(check.message.format(*values, since=since, **settings))
+                alarms.append(check.message.format(*values, since=since, temperature=temperature))
         return alarms
 
     def _held(self, name: str, holds: bool, step: int, rows: int) -> int | None:
@@ -269,9 +269,6 @@ class Monitor:
         due = holds and count >= rows and not raised
         self._episodes[name] = since if holds else None, count, raised or due
         return since if due else None
-
-    def _settings(self, name: str) -> str:
-        return " or ".join(f"objective.{term}.{name}" for term in self.terms) or name
 
     def alarm_of_step(self, step: int, norm: float) -> str | None:
         """Return the alarm of an applied step whose gradient norm explodes; None: it does not."""

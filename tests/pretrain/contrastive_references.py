@@ -53,15 +53,14 @@ def guiding(v, config, positive="positive", negatives=()):
 
 
 def at_widths(v, config, loss):
-    """Matryoshka: the weighted sum of `loss` over vectors with 0 beyond each width."""
+    """Matryoshka: the sum of `loss` over vectors with 0 beyond each width."""
     widest = next(iter(v.values())).shape[1]
     widths = config.objective.matryoshka or [widest]
-    weights = config.objective.matryoshka_weights or [1.0] * len(widths)
 
     def cut(x, width):
         return x * (torch.arange(widest) < width)
 
-    return sum(w * loss({r: cut(x, width) for r, x in v.items()}) for w, width in zip(weights, widths))
+    return sum(loss({r: cut(x, width) for r, x in v.items()}) for width in widths)
 
 
 def same(anchor, positive, candidates):
@@ -81,9 +80,9 @@ def same_records(texts):
     return linked
 
 
-def elsewhere(settings, ctx):
-    """bool[N, N]: sequences of other ranks, where the objective's scope is local; else none."""
-    return (ctx["groups"][:, None] != ctx["groups"][None]) & (settings.scope == "local")
+def elsewhere(config, ctx):
+    """bool[N, N]: sequences of other ranks, where objective.scope is local; else none."""
+    return (ctx["groups"][:, None] != ctx["groups"][None]) & (config.objective.scope == "local")
 
 
 def nt_xent(first, second, temperature, identities, group=None, guide=None):

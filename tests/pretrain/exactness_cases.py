@@ -20,12 +20,12 @@ CASES = {
     "clear_batch_norm": {"objective": {"contrastive": {"projection_batch_norm": True}}},
     "clear_views_without_dropout": {"objective": {"view_dropout": False}},
     "clear_no_head": {"objective": {"contrastive": {"projection_layers": 0}}},
-    "clear_local": {"objective": {"contrastive": {"scope": "local"}}},
+    "clear_local": {"objective": {"scope": "local"}},
     "contrastive_only": {"objective": ALONE},
     # Gradients so small that float16 loses them unless each loss that passes through it is scaled.
     "faint_mlm": {"objective": {"name": "mlm", "mlm": {"weight": 1e-7}}},
     "faint_contrastive": {"objective": {"contrastive": {"weight": 1e-7}, **ALONE}},
-    "not_yet": {"objective": {"contrastive": {"start_step": 100}}},
+    "not_yet": {"objective": {"start_step": 100}},
     "simcse": {"objective": {"name": "simcse", **ALONE}},
     "simcse_symmetric": {"objective": {"name": "simcse", "simcse": {"form": "symmetric", "head": "none"}}},
     "simcse_batch_norm": {"objective": {"name": "simcse", "simcse": {"head": "batch-norm"}, **ALONE}},
@@ -55,7 +55,7 @@ CASES = {
         "train": {"global_batch": 2 * N, "batch_start": N, "batch_warmup_steps": 10},
     },
     "muon": {"train": {"optimizer": "muon"}},  # ZeRO 0 only
-    "esimcse_local": {"objective": {"name": "esimcse", "esimcse": {"queue": 0.0, "scope": "local"}, **ALONE}},
+    "esimcse_local": {"objective": {"name": "esimcse", "esimcse": {"queue": 0.0}, "scope": "local", **ALONE}},
     "vascl": {"objective": {"name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0}, **ALONE}},
     "vascl_paper": {
         "objective": {
@@ -67,13 +67,14 @@ CASES = {
     "vascl_local": {
         "objective": {
             "name": "vascl",
-            "vascl": {"neighbours": 4, "radius": 2.0, "reading": "paper", "scope": "local"},
+            "vascl": {"neighbours": 4, "radius": 2.0, "reading": "paper"},
+            "scope": "local",
             **ALONE,
         }
     },
     "augcse": {"objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5}, **ALONE}},
     "augcse_local": {
-        "objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5, "scope": "local"}, **ALONE}
+        "objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5}, "scope": "local", **ALONE}
     },
     "augcse_paper": {
         "objective": {
@@ -143,7 +144,7 @@ CASES = {
 
 GUIDED = {"false_negatives": {"guide": "self", "margin": 0.05}}
 RELATIVE = {"false_negatives": {"guide": "self", "margin": -0.02, "strategy": "relative"}}
-WIDTHS = {"matryoshka": [32, 8, 20], "matryoshka_weights": [0.7, 0.5, 2.0]}
+WIDTHS = {"matryoshka": [32, 8, 20]}
 NARROW = {"matryoshka": [20, 8]}  # the whole width is not among them
 OPTIONS = {
     "clear_mean": GUIDED | WIDTHS,
@@ -191,7 +192,7 @@ HARD = {"simcse": {"hard_negatives": 2, "hard_negative_logit": 0.5, "in_batch": 
 CASES |= {
     "simcse_positives": {"objective": POSITIVES},
     "simcse_positives_options": {"objective": POSITIVES | GUIDED | WIDTHS},
-    "simcse_positives_local": {"objective": POSITIVES | {"simcse": {"positives": 2, "scope": "local"}}},
+    "simcse_positives_local": {"objective": POSITIVES | {"simcse": {"positives": 2}, "scope": "local"}},
     "simcse_positives_answers": {"objective": POSITIVES, "batch": {"shared": True}},
     "simcse_hard": {"objective": POSITIVES | HARD},
     "simcse_hard_positives": {
@@ -234,7 +235,7 @@ THREE = {"name": "simcse", "simcse": {"hard_negatives": 3, "hard_negative_logit"
 CASES |= {
     "simcse_negatives": {"objective": THREE},
     "simcse_negatives_options": {"objective": THREE | GUIDED | WIDTHS},
-    "simcse_negatives_local": {"objective": THREE | {"simcse": THREE["simcse"] | {"scope": "local"}}},
+    "simcse_negatives_local": {"objective": THREE | {"scope": "local"}},
 }
 """Three hard negatives a record, some of which each lacks."""
 

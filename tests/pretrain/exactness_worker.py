@@ -9,6 +9,7 @@ similarity matrices, one backward.
 """
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -37,9 +38,10 @@ from pretrain.losses import contrastive
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import BatchContext, build_objective
 from pretrain.objectives.vadvcse import sequence_noise
+from pretrain.step import placement
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
-from pretrain.step.placement import ABOVE, balance, imbalance
+from pretrain.step.placement import balance, imbalance
 from pretrain.step.plan import initial_owners, passes_of
 from pretrain.step.precision import LossScale
 from pretrain.step.update import Update
@@ -316,7 +318,7 @@ def _most_micro_batches(lengths_by_role: list[list[np.ndarray]], budget: int, ho
     owners = initial_owners([len(own) for own in lengths_by_role[0]], len(lengths_by_role))
     if how != "off" and world > 1:
         assert imbalance(lengths, owners, world) > 1.3
-        owners = balance(lengths, owners, world, ABOVE[how])
+        owners = balance(lengths, owners, world)
         assert imbalance(lengths, owners, world) < 1.1
     return max(count_micro_batches(lengths[owners == rank], budget) for rank in range(world))
 
@@ -336,6 +338,8 @@ def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
 def main() -> None:
     out, stage, cases = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
     rate, how = float(sys.argv[4]), sys.argv[5]
+    if how == "off":
+        placement.ABOVE = math.inf
     layers, precisions = sys.argv[6], ["fp32"] if rate else sys.argv[7].split(",")
     attention = flash_on_cpu if layers == "flash" else nullcontext
     of_attention = 0.0 if layers == "flash" else rate
@@ -374,7 +378,7 @@ def main() -> None:
                 contrastive.SMALLEST_SHARED = 2**20 if pieces == 2 else 0
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
                 scaled = pieces == 2 or precision == "fp16"
-                computes = WholeBatch(engine, SEED, budget, scale if scaled else None, balance=how, lanes=N)
+                computes = WholeBatch(engine, SEED, budget, scale if scaled else None, lanes=N)
                 computes.adds = stage <= 1 and pieces > 1  # as on a GPU
                 with attention():
                     result = computes.compute(batch, collects_diagnostics=pieces > 1)

@@ -32,7 +32,7 @@ def clear_at(ref, v, ctx, config, guide):
             )
         z = ref.linear(F.relu(z), second)
     first, second = z.chunk(2)
-    group = ctx["groups"] if settings.scope == "local" else None
+    group = ctx["groups"] if config.objective.scope == "local" else None
     ids = ctx["ids"]["anchor"], ctx["ids"]["positive"]
     return nt_xent(first, second, settings.temperature, ids, group, guide)
 
@@ -67,7 +67,7 @@ def simcse_at(z, ctx, config, guides):
         bias = torch.cat([torch.zeros(len(index), len(index)), *[own] * len(roles)], 1)
         of_roles = [same(*pair, ids[role]) | ~ctx["present"][role] for role in roles]
         excluded = torch.cat(
-            [forward | elsewhere(settings, ctx), *(no | elsewhere(settings, ctx) for no in of_roles)], 1
+            [forward | elsewhere(config, ctx), *(no | elsewhere(config, ctx) for no in of_roles)], 1
         )
         candidates = torch.cat([z[role] for role in ("positive", *roles)])
         return nce(z["anchor"], candidates, settings.temperature, index, excluded, bias, guide=guides[0])
@@ -99,7 +99,7 @@ def several_at(z, ctx, config, guide):
         there = torch.ones(count, dtype=torch.bool) if role == "positive" else ctx["present"][role]
         others = (linked.double() @ has.double()) > 0
         apart = ~own if not settings.in_batch else torch.zeros_like(own)
-        excluded.append(others | ~there | elsewhere(settings, ctx) | apart)
+        excluded.append(others | ~there | elsewhere(config, ctx) | apart)
         bias.append(own * settings.hard_negative_logit * (role in negatives))
     candidates = torch.cat([z[role] for role in (*positives, *negatives)])
     total, counts = 0.0, torch.zeros(count)
@@ -164,7 +164,7 @@ def esimcse_at(ref, v, ctx, config, guide):
     )
     candidates, index = z["positive"], torch.arange(len(z["anchor"]))
     excluded = same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]) | elsewhere(
-        settings, ctx
+        config, ctx
     )
     if len(ctx["queue"]):
         candidates = torch.cat([candidates, ctx["queue"].double()])
@@ -181,7 +181,7 @@ def vascl(ref, v, ctx, config):
         return ref.linear(F.relu(ref.linear(x, "terms.vascl.head.layers.0")), "terms.vascl.head.layers.2")
 
     pair = (ctx["ids"]["anchor"], ctx["ids"]["positive"])
-    group = ctx["groups"] if settings.scope == "local" else None
+    group = ctx["groups"] if config.objective.scope == "local" else None
     guide = guiding(ctx.get("guided") or v, config)[2]
 
     def instances(v):
@@ -192,7 +192,7 @@ def vascl(ref, v, ctx, config):
     e, paper = v["anchor"].detach(), settings.reading == "paper"
     unit = F.normalize(e, dim=1)
     likeness = (unit @ unit.T if paper else e @ e.T).masked_fill(
-        same(*pair, pair[0]) | elsewhere(settings, ctx), -torch.inf
+        same(*pair, pair[0]) | elsewhere(config, ctx), -torch.inf
     )
     best = likeness.topk(settings.neighbours, 1)
     neighbours, none = best.indices, best.values == -torch.inf  # a rank's own lanes may have fewer
@@ -229,7 +229,7 @@ def augcse(ref, v, ctx, config):
 
     z = head(v)
     positive = "augmented" if settings.positive == "augmented" else "positive"
-    ids, index, far = ctx["ids"], torch.arange(len(z["anchor"])), elsewhere(settings, ctx)
+    ids, index, far = ctx["ids"], torch.arange(len(z["anchor"])), elsewhere(config, ctx)
     guides = guiding(ctx.get("guided") or v, config, positive)
 
     def loss(v):

@@ -42,14 +42,8 @@ class MakeTokenizer(PlannedStep):
             if lowercase == "auto":
                 accented = accented_share(texts)
                 lowercase = accented < MOST_ACCENTED
-            tokenizer = train_tokenizer(
-                texts,
-                config.tokenizer_type,
-                config.vocabulary,
-                lowercase,
-                config.max_length,
-                exact=config.exact_vocabulary,
-            )
+            kind, size = config.tokenizer_type, config.vocabulary
+            tokenizer = train_tokenizer(texts, kind, size, lowercase, config.max_length)
         save_tokenizer(tokenizer, self.work / "tokenizer")
         if accented is None and folds(self.work / "tokenizer")[1]:
             accented = accented_share(self._some_texts())

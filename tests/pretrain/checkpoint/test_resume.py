@@ -213,10 +213,10 @@ def test_resumes_on_more_ranks_and_another_zero_stage_with_the_same_batches(tiny
 @pytest.mark.full
 def test_on_two_balanced_ranks_resumed_equals_uninterrupted_bitwise(tiny_data, tmp_path):
     run, other = tmp_path / "run", tmp_path / "other"
-    finish(start(command(tiny_data, run, train__balance="on", checkpoint__keep=9), ranks=2))
+    finish(start(command(tiny_data, run, checkpoint__keep=9), ranks=2))
     copy_at_first_checkpoint(run, other)
     shutil.rmtree(other / "export")
-    resume = command(tiny_data, other, train__balance="on", checkpoint__resume="auto")
+    resume = command(tiny_data, other, checkpoint__resume="auto")
     assert "resumed from" in finish(start(resume, ranks=2))
     assert curve(other) == curve(run)
     exported = [(r / "export" / "model.safetensors").read_bytes() for r in (run, other)]

@@ -163,7 +163,7 @@ def test_none_is_an_augmentation():
             ["objective.simcse.hard_negatives", "one-direction"],
         ),
         (
-            {"objective": "esimcse", "objective.esimcse.scope": "local"},
+            {"objective": "esimcse", "objective.scope": "local"},
             ["scope=local", "all ranks", "queue to 0"],
         ),
     ],
@@ -198,7 +198,7 @@ def test_the_number_one_of_a_command_line_is_no_yes():
             "objective.options": "{margin: 1}",
             "objective.simcse.temperature": "0.1",
         },
-        {"objective": "esimcse", "objective.esimcse.scope": "local", "objective.esimcse.queue": "0"},
+        {"objective": "esimcse", "objective.scope": "local", "objective.esimcse.queue": "0"},
     ],
 )
 def test_settings_of_what_is_in_the_sum_are_taken(overrides, tmp_path):
@@ -285,7 +285,6 @@ def test_a_run_stands_for_its_export(tmp_path, key):
     [
         {"objective.mlm.later_rates": "{2000: 0.2}"},
         {"objective.mlm.later_rates": "{5000: 0.2}", "objective.mlm.rate_change": "linear"},
-        {"train.optimizer": "muon", "train.zero": "0", "train.muon_scale": "original"},
         {"objective.false_negatives.guide": "self", "objective.false_negatives.margin": "-0.1"},
     ],
 )
@@ -301,7 +300,6 @@ def test_what_changes_nothing_is_refused_of_a_flag_and_taken_of_a_record(tmp_pat
             "false_negatives": {"margin": 0.1},
             "mlm": {"weight": 0, "later_rates": {500: 0.2, 5000: 0.1}},
         },
-        "train": {"muon_scale": "original"},
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
     config = load_config(tmp_path / "config.yaml", {"train.steps": "100"})
@@ -311,7 +309,6 @@ def test_what_changes_nothing_is_refused_of_a_flag_and_taken_of_a_record(tmp_pat
         ("objective.false_negatives", "{margin: 0.1}", "objective.false_negatives.guide, as self"),
         ("objective.false_negatives.margin", "0.1", "objective.false_negatives.guide, as self"),
         ("objective.mlm.later_rates.50", "0.1", "objective.mlm.weight and objective.mlm.copies"),
-        ("train.muon_scale", "original", "train.optimizer muon"),
     ):
         with pytest.raises(UserError, match=f"changes nothing .*: set {needs}, or leave it out"):
             load_config(tmp_path / "config.yaml", {key: value})

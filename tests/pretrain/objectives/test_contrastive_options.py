@@ -167,14 +167,13 @@ def context(collects_diagnostics: bool = False) -> BatchContext:
     return BatchContext(0, 0.0, zeros, None, {}, None, 5, collects_diagnostics=collects_diagnostics)
 
 
-@pytest.mark.parametrize("weights", [[], [0.3, 0.5, 2.0]])
-def test_widths_equal_matryoshka_loss_over_multiple_negatives_ranking_loss(weights):
+def test_widths_equal_matryoshka_loss_over_multiple_negatives_ranking_loss():
     (a, p), _ = columns(2)
-    options = {"matryoshka": [32, 4, 16], "matryoshka_weights": weights}
-    whole = objective(name="simcse", simcse={"head": "none", "temperature": 0.05}, **options)
+    simcse = {"head": "none", "temperature": 0.05}
+    whole = objective(name="simcse", simcse=simcse, matryoshka=[32, 4, 16])
     model = Given("model")
     ranking = losses.MultipleNegativesRankingLoss(model, scale=20.0)
-    matryoshka = losses.MatryoshkaLoss(model, ranking, [32, 4, 16], weights or None)
+    matryoshka = losses.MatryoshkaLoss(model, ranking, [32, 4, 16])
     theirs = matryoshka([{"model": a}, {"model": p}], None)
     report = context(collects_diagnostics=True)
     ours = whole.relate({"anchor": a, "positive": p}, report)["simcse"]
@@ -205,7 +204,6 @@ def test_a_heads_running_statistics_are_of_whole_vectors_alone():
     [
         ({"matryoshka": [8, 8]}, "different widths"),
         ({"matryoshka": [8, 0]}, "different widths"),
-        ({"matryoshka": [8], "matryoshka_weights": [1.0, 2.0]}, "one weight above 0"),
         ({"matryoshka": [64, 8]}, "64 is wider than the vectors, 32"),
         ({"false_negatives": {"strategy": "itself"}}, "relative"),
     ],

@@ -91,7 +91,9 @@ def test_what_cannot_be_distilled_is_refused():
     with pytest.raises(UserError, match=r"distill needs a teacher: set objective\.distill\.model"):
         check_sources(config_of())
     with pytest.raises(UserError, match="over texts of all ranks"):
-        config_of(loss="kl", scope="local")
+        validate_config(
+            {"objective": {"name": "distill", "distill": {"loss": "kl"}, "scope": "local"}}, "test"
+        )
     with pytest.raises(UserError, match=r"distill\.model=one is not .*guide=two, and one frozen encoder"):
         validate_config(
             {

@@ -71,7 +71,7 @@ def test_a_reading_is_the_table_and_a_number_that_is_set_is_taken_in_its_place(r
     table = ADVERSARIAL_READINGS[reading]
     assert resolved() == table
     # A rank's own negatives leave the norm's scope alone: the same word, of two things.
-    assert resolved(**{"objective.vadvcse.scope": "local"}) == table
+    assert resolved(**{"objective.scope": "local"}) == table
     changed = resolved(**{"objective.vadvcse.sigma": "0.5", "objective.vadvcse.adversarial_weight": "0.25"})
     assert (changed.sigma, changed.adversarial_weight, changed.norm) == (0.5, 0.25, table.norm)
 

@@ -95,12 +95,12 @@ def test_a_sum_embeds_every_role_once():
 
 
 def test_schedules_of_the_terms():
-    late = {"start_step": 10, "warmup_steps": 5, "weight": 2.0}
-    objective = build_objective(config(name="clear+simcse", simcse=late), encoder())
-    assert [objective.weights(step)["simcse"] for step in (9, 10, 12, 14, 99)] == pytest.approx(
-        [0, 0.4, 1.2, 2, 2]
-    )
-    assert objective.weights(9)["contrastive"] == 1.0
+    late = {"start_step": 10, "warmup_steps": 5, "simcse": {"weight": 2.0}}
+    objective = build_objective(config(name="clear+simcse", **late), encoder())
+    weights = [objective.weights(step) for step in (9, 10, 12, 14, 99)]
+    assert [one["simcse"] for one in weights] == pytest.approx([0, 0.4, 1.2, 2, 2])
+    assert [one["contrastive"] for one in weights] == pytest.approx([0, 0.2, 0.6, 1, 1])
+    assert all(one["mlm"] == 1.0 for one in weights)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_vascl_trains_on_batches_that_one_text_fills():
     [
         {"name": "vascl", "vascl": {"neighbours": 32, "neighbourhood_weight": 0.0}},
         {"name": "clear+vascl", "vascl": {"neighbours": 32, "neighbourhood_weight": 0.0, "weight": 0.0}},
-        {"name": "clear+vascl", "vascl": {"neighbours": 32, "start_step": 10**6}},
+        {"name": "clear+vascl", "vascl": {"neighbours": 32}, "start_step": 10**6},
     ],
 )
 def test_a_loss_of_weight_zero_demands_no_batch(settings):

@@ -18,6 +18,7 @@ from pretrain.common.typed_values import type_name
 from pretrain.config.data import DataConfig, Source
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import tokenizer_hash
+from pretrain.prepare import work_folder
 from pretrain.prepare.__main__ import data_flags, main, source_keys, summary
 from pretrain.prepare.run import find_or_prepare, prepare
 from pretrain.prepare.sentences import sentences_of
@@ -146,10 +147,11 @@ def test_weights(tmp_path):
     assert manifest["counts"]["sentences_left_out_by_weight"] > 250
 
 
-def test_a_bucket_read_in_parts_holds_the_same_sentences(tmp_path, corpus):
+def test_a_bucket_read_in_parts_holds_the_same_sentences(tmp_path, corpus, monkeypatch):
     path, _ = corpus
     prepare(config(path), tmp_path / "whole", workers=1, progress=False)
-    manifest = prepare(config(path, bucket_megabytes=0.005), tmp_path / "parts", workers=1, progress=False)
+    monkeypatch.setattr(work_folder, "BUCKET_BYTES", 5000)
+    manifest = prepare(config(path), tmp_path / "parts", workers=1, progress=False)
     assert manifest["buckets"] > 5
     for split in ("train", "heldout"):
         assert Counter(texts_of(tmp_path / "whole", split)) == Counter(texts_of(tmp_path / "parts", split))

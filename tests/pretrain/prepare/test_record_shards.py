@@ -180,7 +180,7 @@ def test_an_own_tokenizer_and_its_sample(tmp_path):
         {"text": f"aaaa {i}", "positive": "bbbb", "negative": "cccc", "label": 3} for i in range(40)
     ]
     path = write(tmp_path / "a.jsonl", as_jsonl(rows))
-    trained = config(path, heldout=0, tokenizer_type="wordpiece", exact_vocabulary=True)
+    trained = config(path, heldout=0, tokenizer_type="wordpiece")
     prepare(trained, tmp_path / "out", workers=1, progress=False)
     vocabulary = load_tokenizer(tmp_path / "out").get_vocab()
     assert {"aaaa", "bbbb", "cccc"} <= set(vocabulary) and "\n" not in "".join(vocabulary)
@@ -331,7 +331,7 @@ def test_several_positives_are_columns_of_which_simcse_takes_all(tmp_path):
         ({"simcse": {"positives": 2, "form": "2n-2"}}, "positives needs objective.simcse.form=one-direction"),
         ({"simcse": {"positives": True}, "mask_duplicates": False}, "contrast a record's positives"),
         ({"simcse": {"in_batch": False}}, "leaves no negatives: set hard_negatives"),
-        ({"name": "scored", "scored": {"scope": "local"}}, "pairs of all ranks are compared"),
+        ({"name": "scored", "scope": "local"}, "compares the pairs of all ranks"),
         ({"name": "scored+retain", "false_negatives": {"guide": "self"}}, "has no negatives"),
     ],
 )

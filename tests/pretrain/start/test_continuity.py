@@ -1,6 +1,7 @@
 """A resumed run: what may change, what is refused, and that every remedy which the program names is
 accepted."""
 
+import copy
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from run_helpers import command, curve, finish, records, start
 from pretrain.checkpoint import store
 from pretrain.common.errors import UserError
 from pretrain.config.objectives import OBJECTIVES
-from pretrain.config.recipe import describe, load_config
+from pretrain.config.recipe import describe, load_config, validate_config
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.start.continuity import FREE, MAY_CHANGE, record_changes
@@ -223,7 +224,7 @@ def test_the_rate_of_masking_may_change_for_steps_to_come_alone():
 
 
 def test_a_loss_may_begin_at_another_step_that_lies_ahead():
-    start, rise = "objective.contrastive.start_step", "objective.contrastive.warmup_steps"
+    start, rise = "objective.start_step", "objective.warmup_steps"
     assert resumed({start: "1000"}, {start: "100", rise: "50"}) == {
         start: (100, 1000, 100),
         rise: (100, 0, 50),
@@ -234,20 +235,51 @@ def test_a_loss_may_begin_at_another_step_that_lies_ahead():
         ({}, {start: "1000"}),
         ({start: "90", rise: "20"}, {start: "90"}),
     ):
-        with pytest.raises(UserError, match=r"made with objective\.contrastive\.\w+=.*another run"):
+        with pytest.raises(UserError, match=r"made with objective\.(start_step|warmup_steps)=.*another run"):
             resumed(before, now)
+
+
+def test_a_run_of_an_earlier_version_is_resumed_as_it_was():
+    """Each objective's section had its own beginning and scope, and there were keys that are gone."""
+    config = load_config(None, {"objective": "clear+sda", "objective.start_step": "1000"})
+    old = config.model_dump(mode="json")
+    for key in ("start_step", "warmup_steps", "scope"):
+        value = old["objective"].pop(key)
+        for section in ("contrastive", "sda"):
+            old["objective"][section][key] = value
+    old["objective"]["simcse"]["start_step"] = 5  # not in the sum
+    old["objective"]["matryoshka_weights"] = []
+    old["objective"]["retain"]["temperature"] = 0.05
+    old["train"] |= {"balance": "on", "muon_scale": "match_rms_adamw"}
+    old["train"]["faults"]["within"] = 100
+    old["data"]["prepare"] |= {"bucket_megabytes": 8, "exact_vocabulary": False}
+    assert validate_config(copy.deepcopy(old), "config.yaml") == config
+    state = {"config": copy.deepcopy(old), "step": 100, "progress": {}}
+    record_changes(config, state, Path("step-00000100"))
+    assert state["progress"]["changes"] == []
+    with pytest.raises(UserError, match=r"made with objective\.start_step=1000, this command has 99"):
+        record_changes(
+            load_config(None, {"objective": "clear+sda", "objective.start_step": "99"}),
+            {"config": copy.deepcopy(old), "step": 100, "progress": {}},
+            Path("step-00000100"),
+        )
+    old["objective"]["sda"]["start_step"] = 10
+    with pytest.raises(
+        UserError, match=r"unknown key objective\.(contrastive|sda)\.start_step; did you mean"
+    ):
+        validate_config(copy.deepcopy(old), "config.yaml")
 
 
 @pytest.mark.full
 def test_a_loss_begun_by_a_branch_is_the_run_that_was_to_begin_it_there(tiny_data, tmp_path):
     """Bitwise. Without the branch it is, bitwise too, masked language modelling alone."""
-    begins, quiet = "objective__contrastive__start_step", {"train__steps": 12, "evaluate__every": 0}
+    begins, quiet = "objective__start_step", {"train__steps": 12, "evaluate__every": 0}
     trunk, branch, straight, alone = (tmp_path / name for name in ("trunk", "branch", "straight", "alone"))
     finish(start(command(tiny_data, trunk, **quiet, **{begins: 12}, checkpoint__every=6)))
     finish(start(command(tiny_data, straight, **quiet, **{begins: 8})))
     point = trunk / "checkpoints" / "step-00000006"
     said = finish(start(command(tiny_data, branch, **quiet, **{begins: 8}, checkpoint__resume=point)))
-    assert "changed    objective.contrastive.start_step: 12 until step 6, 8 from now on" in said
+    assert "changed    objective.start_step: 12 until step 6, 8 from now on" in said
     assert curve(branch) == curve(straight) != curve(trunk)
     finish(start(command(tiny_data, alone, **quiet, objective="mlm")))
     runs = (trunk, alone, branch, straight)
@@ -266,7 +298,6 @@ def test_settings_of_the_users_own_objective_must_stay():
 def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
     free = {
         "train.micro_batch_tokens": "999",
-        "train.balance": "off",
         "train.zero": "0",
         "train.tf32": "off",
         "train.threads": "2",

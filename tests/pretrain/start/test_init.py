@@ -133,11 +133,12 @@ def test_sizes_of_a_recipe_are_those_of_its_random_model(tmp_path):
 
 
 def test_a_dry_run_knows_what_was_given(tmp_path):
-    flags = {"init": str(saved(tmp_path)), "objective.simcse.start_step": "9", "train.steps": "500"}
+    flags = {"init": str(saved(tmp_path)), "objective.start_step": "9", "train.steps": "500"}
+    flags["objective.mlm.weight"] = "0.1"
     config = load_config("adapt_micro", flags)
     check_sources(config)  # which says nothing of its pooling: the recipe's holds
     tried = dry_run_config(config)
-    assert tried.model.pooling == "mean" and tried.objective.simcse.start_step == 0
+    assert tried.model.pooling == "mean" and tried.objective.start_step == 0
     assert tried.model.model_fields_set == {"init", "pooling"}
     assert (tried.train.log_every, tried.evaluate.every, tried.checkpoint.every) == (
         1,

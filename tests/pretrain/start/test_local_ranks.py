@@ -35,7 +35,6 @@ def choose(monkeypatch, environment=None, cores=8, memory=64, ancestors=(), **ov
 def test_nobody_has_chosen_so_every_core_gets_a_rank_with_a_lane(monkeypatch):
     assert choose(monkeypatch) == 8
     assert choose(monkeypatch, cores=7) == 7
-    assert choose(monkeypatch, cores=7, **{"train.balance": "off"}) == 6
     assert choose(monkeypatch, cores=60) == 24
     assert choose(monkeypatch, cores=1) == 1
     assert choose(monkeypatch, memory=3) == 3
@@ -54,7 +53,7 @@ def test_nobody_has_chosen_so_every_core_gets_a_rank_with_a_lane(monkeypatch):
         ({"WORLD_SIZE": "1"}, (LAUNCH, ["deepspeed", "--num_gpus", "1"]), {}),
         ({"WORLD_SIZE": "1"}, (LAUNCH, ["deepspeed", "--num_accelerators=1"]), {}),
         ({"WORLD_SIZE": "8", local_ranks.LOCAL_RANKS: "8"}, (), {}),
-        ({}, (), {"objective.contrastive.scope": "local"}),
+        ({}, (), {"objective.scope": "local"}),
     ],
 )
 def test_what_the_user_has_chosen_stays(monkeypatch, environment, ancestors, overrides):

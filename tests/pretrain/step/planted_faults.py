@@ -3,7 +3,10 @@
 objective.options: kind of fault -> its steps, counted from 1. "loss" and "gradient": that one alone is not
 finite. "whole": the loss that every rank computes of the whole batch, on that rank alone; its gradient is
 finite. "spike": a gradient that is far too large. "vectors": what leaves a layer is not finite.
+"constants": of the program, by their full names, with the values that they have in the run.
 """
+
+from importlib import import_module
 
 import torch
 import torch.distributed as dist
@@ -20,6 +23,9 @@ class Broken(Objective):
     def __init__(self, config, encoder):
         super().__init__()
         self.planted, self.now = config.objective.options, 0
+        for place, value in self.planted.get("constants", {}).items():
+            module, _, name = place.rpartition(".")
+            setattr(import_module(module), name, value)
         encoder.lm.base_model.encoder.layer[1].register_forward_hook(self.broken_vectors)
         self.norm = torch.nn.BatchNorm1d(encoder.hidden_size, affine=False)
 

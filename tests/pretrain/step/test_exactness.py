@@ -1,6 +1,7 @@
 """Two-level gradients: real DeepSpeed ranks against a padded single-device float64 reference."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from run_helpers import finish, start
 from threaded_ranks import PlainEngine, ThreadedRanks
 
 from pretrain.losses import contrastive
+from pretrain.step import placement
 from pretrain.step.precision import LossScale
 from pretrain.step.whole_batch import WholeBatch
 
@@ -119,6 +121,8 @@ def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(monkeypatch, case
     """Losses are shared over ranks, and what passes through the encoder goes backward scaled."""
     monkeypatch.setattr(contrastive, "SMALLEST_SHARED", 0)
     built = [build(case, 0, "fp32", dropout) for _ in range(world)]
+    if balance == "off":
+        monkeypatch.setattr(placement, "ABOVE", math.inf)
     config, model = built[0]
     more = CASES[case].get("batch", {})
     whole = make_batch(5, model.objective.masked_copies, model.objective.roles, balance == "on", **more)
@@ -128,9 +132,9 @@ def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(monkeypatch, case
 
     def compute(rank):
         engine = PlainEngine(built[rank][1])
-        step = WholeBatch(
-            engine, SEED, 60, LossScale(engine.module, 1024.0), balance=balance, lanes=N
-        ).compute(share(whole, rank, world, 0), collects_diagnostics=True)
+        step = WholeBatch(engine, SEED, 60, LossScale(engine.module, 1024.0), lanes=N).compute(
+            share(whole, rank, world, 0), collects_diagnostics=True
+        )
         gradients = {n: p.grad.double() for n, p in engine.module.named_parameters() if p.grad is not None}
         return step, errors(gradients, expected)
 

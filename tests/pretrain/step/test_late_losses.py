@@ -22,7 +22,7 @@ def test_until_a_loss_begins_training_is_masked_language_modelling(
     """Losses and gradient norms are those of a run without it, with a head and without."""
     flags = {"train__steps": STEPS, "train__zero": zero, "train__warmup_steps": 0}
     flags |= {"evaluate__every": 0, "checkpoint__every": 0}
-    late = {"objective__contrastive__start_step": FIRST}
+    late = {"objective__start_step": FIRST}
     late |= {"objective__contrastive__projection_layers": head_layers}
     finish(start(command(tiny_data, tmp_path / "late", **flags, **late), ranks))
     finish(start(command(tiny_data, tmp_path / "alone", objective="mlm", **flags), ranks))

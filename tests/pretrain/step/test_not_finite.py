@@ -99,8 +99,9 @@ def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp
     """The run, the run killed behind or before the checkpoint that is written then, and a run that is told
     to leave out the same steps are the same."""
     run, late, early, told = (tmp_path / name for name in ("run", "late", "early", "told"))
-    planted = {"loss": [2], "gradient": [8], "vectors": [9]}
-    flags = {"train__steps": 14, "train__faults__skip": 1, "train__faults__within": 5, "train__zero": zero}
+    within = {"constants": {"pretrain.step.faults.WITHIN": 5}}
+    planted = {"loss": [2], "gradient": [8], "vectors": [9], **within}
+    flags = {"train__steps": 14, "train__faults__skip": 1, "train__zero": zero}
     said = finish(start(broken(tiny_data, run, planted, **flags), ranks=2))
     assert list(left_out(run)) == [2, 8, 9]
     (row,) = [row for row in records(run) if "rolled_back" in row]
@@ -118,7 +119,9 @@ def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp
         assert ("roll-back 1 of 1" in said) == (copy is early)
         assert curve(copy) == curve(run) and exported(copy) == exported(run)
 
-    finish(start(broken(tiny_data, told, {"loss": [2]}, **flags, train__faults__jump="7-9"), ranks=2))
+    finish(
+        start(broken(tiny_data, told, {"loss": [2], **within}, **flags, train__faults__jump="7-9"), ranks=2)
+    )
     steps = [1, 3, 4, 5, 6, 10, 11, 12, 13, 14]
     assert [row["step"] for row in records(told) if "loss" in row] == steps
     rows, expected = ([{**curve(folder)[step], "ledger": None} for step in steps] for folder in (told, run))
@@ -131,7 +134,8 @@ def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp
 @pytest.mark.full
 def test_a_run_that_rolled_back_ends_with_a_report_and_goes_on_as_told(tiny_data, tmp_path):
     run, planted = tmp_path / "run", {"vectors": [4, 5, 6, 7]}
-    flags = {"train__steps": 12, "train__faults__skip": 1, "train__balance": "off"}
+    planted["constants"] = {"pretrain.step.placement.ABOVE": 99}  # no sequence changes ranks
+    flags = {"train__steps": 12, "train__faults__skip": 1}
     said = finish(start(broken(tiny_data, run, planted, **flags), ranks=2), expect=2)
     assert said.count("What happened: ") == 1 and "Traceback" not in said
     told = said[said.index("error: ") :].splitlines()
@@ -218,14 +222,14 @@ def test_float16_may_overflow_until_its_scale_is_at_the_floor(tmp_path):
 
 def test_faults_are_counted_over_the_last_steps_alone(tmp_path):
     progress = Progress(norms=[[step, 1.0] for step in range(1, 50)])
-    faults = judged(tmp_path, progress, spikes="skip", skip=2, within=100)
-    for step in (65, 71, 165):  # 65 is too long ago at 165, and 71 just counts at 170
+    faults = judged(tmp_path, progress, spikes="skip", skip=2)
+    for step in (65, 71, 1065):  # 65 is too long ago at 1065, and 71 just counts at 1070
         assert not faults.judge(numbers(step, 50.0))
-    assert progress.faults == [71, 165]
+    assert progress.faults == [71, 1065]
     with pytest.raises(OverBudget, match="3 had a fault") as over:
-        faults.judge(numbers(170, 50.0))
-    assert "(71, 165, 170), and train.faults.skip is 2" in over.value.what
-    assert (over.value.step, over.value.since, over.value.finding.sequences) == (170, 165, [170])
+        faults.judge(numbers(1070, 50.0))
+    assert "(71, 1065, 1070), and train.faults.skip is 2" in over.value.what
+    assert (over.value.step, over.value.since, over.value.finding.sequences) == (1070, 1065, [1070])
 
 
 def test_the_checkpoint_to_return_to_is_from_before_the_faults_or_the_oldest(saved):

@@ -1,5 +1,6 @@
 """Sequences arrive whole at the ranks that encode them, and their vectors come back in the batch's order."""
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from run_helpers import finish, start
 from augment.core.ragged import Ragged, offsets_of
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import count_micro_batches
+from pretrain.step import placement
 from pretrain.step.placement import Placement, from_words, place, to_words
 from pretrain.step.plan import EncoderPass, StepPlan
 
@@ -82,12 +84,14 @@ def move_and_return(rank: int, counts: list[int], meeting: str) -> None:
     plan = plan_of(whole, counts)
     mine = {name: part_of(part, drawn_by(rank, counts, part)) for name, part in whole.items()}
 
-    passes, placements, placed_plan = place(mine, plan, "off", rank, ranks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "ABOVE", math.inf)
+        passes, placements, placed_plan = place(mine, plan, rank, ranks)
     assert passes is mine and placed_plan is plan
     assert not any(placed.moves for placed in placements.values())
     check_order(placements, whole, ranks)
 
-    passes, placements, placed_plan = place(mine, plan, "on", rank, ranks)
+    passes, placements, placed_plan = place(mine, plan, rank, ranks)
     check_order(placements, whole, ranks)
     for name, part in passes.items():
         placed = placements[name]
@@ -127,10 +131,9 @@ def test_sequences_move_with_all_that_is_theirs_and_vectors_come_back_in_order(t
     finish(start(["-c", code], ranks=3, PYTHONPATH=os.pathsep.join(sys.path)))
 
 
-@pytest.mark.parametrize("how", ["auto", "on", "off"])
-def test_on_one_rank_nothing_moves(how):
+def test_on_one_rank_nothing_moves():
     whole = global_passes([6])
-    passes, placements, placed_plan = place(whole, plan_of(whole, [6]), how, 0, 1)
+    passes, placements, placed_plan = place(whole, plan_of(whole, [6]), 0, 1)
     assert passes is whole and set(placed_plan.micro_batches.values()) == {9}
     for placed in placements.values():
         vectors = torch.arange(len(placed.owners)).float()[:, None]

@@ -37,7 +37,7 @@ SETTINGS = {"lr": 0.1, "betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.01}
 def muon(parameters):
     decay = {"weight_decay": SETTINGS["weight_decay"]}
     others = {name: value for name, value in SETTINGS.items() if name not in decay}
-    return MuonWithAdamW([{"params": parameters, **decay}], {id(parameters[0])}, "match_rms_adamw", **others)
+    return MuonWithAdamW([{"params": parameters, **decay}], {id(parameters[0])}, **others)
 
 
 OPTIMIZERS = {

@@ -96,7 +96,7 @@ def reference_optimizer(config, model: torch.nn.Module) -> list[torch.optim.Opti
     if muon:
         matrices = [p for p in model.parameters() if id(p) in muon]
         optimizers.append(
-            torch.optim.Muon(matrices, weight_decay=settings.weight_decay, adjust_lr_fn=settings.muon_scale)
+            torch.optim.Muon(matrices, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw")
         )
     return optimizers
 

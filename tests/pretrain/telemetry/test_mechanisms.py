@@ -79,7 +79,7 @@ def test_a_run_writes_the_figures(tiny_data, tmp_path, step_size, alive):
 def test_a_sum_has_the_figures_of_all_its_objectives(tiny_data, tmp_path):
     """Each loss's share is of the first one's gradient."""
     flags = {"objective": "clear+vascl+vadvcse", "objective__vascl__neighbours": 4, "train__steps": 3}
-    flags |= {"evaluate__every": 0, "objective__vascl__start_step": 2}
+    flags |= {"evaluate__every": 0, "objective__start_step": 2}
     finish(start(command(tiny_data, tmp_path / "run", **flags)))
     *early, last = (row for row in records(tmp_path / "run") if "loss" in row)
     assert last["contrastive_gradient_share"] == 1.0 and last["vascl_gradient_share"] > 0.0
