@@ -14,13 +14,13 @@ INSTALLED = $(VENV)/.installed
 install: $(INSTALLED)
 
 # torch first: DeepSpeed's build reads it, as ours reads nanobind. Pinned by constraints.txt; CUDA builds come with torch where the
-# platform has them.
+# platform has them. setuptools would warn of every editable installation.
 $(INSTALLED): setup.py pyproject.toml constraints.txt $(wildcard augment/native/* pretrain/model/kernels/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip setuptools wheel -c constraints.txt
 	$(BIN)/pip install --quiet "$(TORCH)" numpy nanobind -c constraints.txt
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation deepspeed -c constraints.txt
-	$(BIN)/pip install --quiet --no-build-isolation -e ".[dev]" -c constraints.txt
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-build-isolation -e ".[dev]" -c constraints.txt
 	touch $@
 
 # From raw text to an evaluated, exported encoder. What was interrupted continues. DeepSpeed's own port may be taken.

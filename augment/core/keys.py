@@ -28,7 +28,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def derive(keys: np.ndarray, *path: int | str | np.ndarray) -> np.ndarray:
-    """Derive independent child keys, uint64[N], a mixing per element (name, number, array) of `path`."""
+    """Derive independent child keys, uint64[N]; each element of `path` (name, number, array) mixes once."""
     keys = np.asarray(keys, dtype=np.uint64)
     for element in path:
         keys = mix((keys ^ _as_uint64(element)) + _GOLDEN)
@@ -46,7 +46,7 @@ def sequence_keys(
 
 
 def uniform(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.ndarray:
-    """Draw from [0, 1) for every token by (its sequence's key, place, stream): float32."""
+    """Draw from [0, 1) for every token by (its sequence's key, place, stream): float32[lengths.sum()]."""
     bits = token_bits(keys, lengths, stream)
     bits >>= np.uint32(8)
     # through int32: that conversion is vectorised, uint32's is not
@@ -56,7 +56,7 @@ def uniform(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.ndarra
 
 
 def token_bits(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.ndarray:
-    """Draw 32 random bits for every token: uint32[lengths.sum()]; they depend on the same as in `uniform`."""
+    """Draw 32 random bits for every token, by (its sequence's key, place, stream): uint32[lengths.sum()]."""
     if len(keys) != len(lengths):
         raise ValueError(f"{len(keys)} keys for {len(lengths)} sequences: one key per sequence is needed")
     state = derive(keys, stream)
@@ -64,8 +64,7 @@ def token_bits(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.nda
     high = (state >> np.uint64(32)).astype(np.uint32)
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
-    # Positions enter as position * constant + low = token * constant + (low - start * constant): no position
-    # array.
+    # position * step + low = token * step + (low - start * step), modulo 2**32: no array of positions
     step = np.uint32(0x9E3779B9)
     low -= (ends - lengths).astype(np.uint32) * step
     bits = np.repeat(low, lengths)

@@ -4,6 +4,7 @@ A name is a folder, or else a name on the Hugging Face hub. A name that can only
 on the hub, which takes half a minute without a network.
 """
 
+import glob
 import json
 import os
 import re
@@ -74,8 +75,15 @@ def require_source(source: str | Path) -> None:
     ours = last and (first in _OUR_FOLDERS or last in _OUR_FOLDERS or Path(first).is_dir())
     if _HUB_NAME.fullmatch(text) and not ours:
         return
-    near = nearest_name(path.name, _names_beside(path))
-    raise CannotLoad(f"there is no folder {text}" + (f"; did you mean {path.parent / near}?" if near else ""))
+    raise CannotLoad(no_folder(text, "give a model's folder, or its name on the hub"))
+
+
+def no_folder(source: str | Path, remedy: str) -> str:
+    """Return an error's text: there is no such folder; name the most similar one beside it, or the remedy."""
+    path = Path(os.path.expanduser(source))
+    beside = [Path(place).name for place in glob.glob(f"{glob.escape(str(path.parent))}/*/")]
+    near = nearest_name(path.name, beside)
+    return f"there is no folder {source}; {f'did you mean {path.parent / near}?' if near else remedy}"
 
 
 def has_tokenizer(source: str | Path) -> bool:
@@ -126,13 +134,6 @@ def _weight_folders(folder: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, or damaged: the loader says so
         paths = []
     return list(dict.fromkeys([folder, *paths]))
-
-
-def _names_beside(path: Path) -> list[str]:
-    try:
-        return [other.name for other in path.parent.iterdir() if other.is_dir()]
-    except OSError:
-        return []
 
 
 def _first_words(error: Exception) -> str:

@@ -43,8 +43,6 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
     published, "does not" stays and "can't" leaves "ca".
     """
     words = [word.lower().replace("’", "'") for word in sentence.words]
-    if not any(word == "not" or word == "n't" for word in words):
-        return None
     edits: list[Edit] = []
     for i in range(1, len(words)):
         if words[i] not in ("not", "n't") or needs_negation(words, i):
@@ -71,12 +69,14 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
 
 def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
     """Remove "not" (word i) with its "do" and inflect the verb; in questions or without verb "not" alone."""
-    verb = next(
-        (j for j in range(i + 1, min(i + 5, len(sentence))) if sentence.tags[j] in ("VB", "VBP")), None
-    )
-    between = range(i + 1, verb if verb is not None else 0)
-    if verb is None or any(sentence.pos[j] not in ("ADV", "PART") for j in between):
-        return [(sentence.ends[i - 1], sentence.ends[i], "")]
+    only_not = [(sentence.ends[i - 1], sentence.ends[i], "")]
+    near = range(i + 1, min(i + 5, len(sentence)))
+    verb = next((j for j in near if sentence.tags[j] in ("VB", "VBP")), None)
+    if verb is None:
+        return only_not
+    between = range(i + 1, verb)
+    if any(sentence.pos[j] not in ("ADV", "PART") for j in between):
+        return only_not
     tag = {"do": "VBP", "does": "VBZ", "did": "VBD"}[auxiliary]
     base = sentence.lower(verb)
     form = inflect(base, tag) if is_base_form(base) else None
@@ -96,20 +96,18 @@ def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
 
 
 def _expansions(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
+    """Return the edits that spell contractions out ("it's": "it is"); lower: words, lower-case."""
     edits: list[Edit] = []
-    if "'" not in sentence.text and "’" not in sentence.text and "cannot" not in sentence.text.lower():
-        return edits
     for i in range(1, len(lower)):
         word = lower[i]
         if sentence.starts[i] != sentence.ends[i - 1]:
             continue
-        start, end = sentence.starts[i], sentence.ends[i]
         if word == "n't" and lower[i - 1] != "ai":
             edits += _not(sentence, lower, i)
         elif word == "'s" and lower[i - 1] == "let":
-            edits.append((start, end, " us"))
+            edits.append(sentence.replacement(i, " us"))
         elif (whole := full_form(sentence, lower, i)) is not None:
-            edits.append((start, end, f" {whole}"))
+            edits.append(sentence.replacement(i, f" {whole}"))
     return edits
 
 
@@ -128,7 +126,7 @@ def full_form(sentence: ParsedSentence, lower: list[str], i: int) -> str | None:
 
 
 def _perfect(sentence: ParsedSentence, lower: list[str], i: int) -> bool:
-    """Return whether the verb that an ambiguous 's or 'd belongs to is a participle that "have" goes with."""
+    """Return whether the ambiguous 's or 'd (word i) is "has" or "had", as in "it's been"."""
     for j in range(i + 1, min(i + 4, len(lower))):
         if sentence.pos[j] == "ADV" or lower[j] in ("n't", "not"):
             continue
@@ -141,7 +139,7 @@ def _perfect(sentence: ParsedSentence, lower: list[str], i: int) -> bool:
 
 
 def _not(sentence: ParsedSentence, lower: list[str], i: int) -> list[Edit]:
-    """Spell "n't" out, behind the subject if that follows ("don't you")."""
+    """Spell "n't" (word i) out, behind the subject if that follows ("don't you": "do you not")."""
     whole = _IRREGULAR.get(lower[i - 1], lower[i - 1])
     if whole not in _CONTRACTED and whole not in ("may", "shall", "ought", "dare"):
         return []
@@ -158,15 +156,18 @@ def _not(sentence: ParsedSentence, lower: list[str], i: int) -> list[Edit]:
 
 
 def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
+    """Return the edits that contract full forms ("it is": "it's"); lower: words, lower-case."""
     edits: list[Edit] = []
     last = -1
     for i in range(len(lower) - 1):
-        if i <= last or sentence.text[sentence.ends[i] : sentence.starts[i + 1]] != " ":
-            if lower[i] == "can" and lower[i + 1] == "not" and i > last:  # "cannot", cut in two
+        if i <= last:  # a part of the edit before
+            continue
+        first, second = lower[i], lower[i + 1]
+        if sentence.text[sentence.ends[i] : sentence.starts[i + 1]] != " ":
+            if first == "can" and second == "not":  # "cannot", cut in two
                 edits.append((sentence.ends[i], sentence.ends[i + 1], "'t"))
                 last = i + 1
             continue
-        first, second = lower[i], lower[i + 1]
         following = sentence.pos[i + 2] if i + 2 < len(lower) else "PUNCT"
         short, pronouns = _BE_HAVE.get(second, ("", frozenset()))
         denied = second == "not" and first in _CONTRACTED and following not in ("PUNCT", "PRON")
@@ -180,13 +181,14 @@ def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
 
 
 def _contracts(sentence: ParsedSentence, lower: list[str], i: int, following: str) -> bool:
-    """Return whether the auxiliary i, behind a pronoun, is weak: what it goes with follows in its clause."""
+    """Return whether auxiliary i, behind a pronoun, is weak: its verb or predicate follows in its clause."""
     if following in ("PUNCT", "CCONJ", "SCONJ") or sentence.word(i).isupper() or lower[i + 1] == "to":
         return False
     if following == "PRON" and (i + 2 == len(lower) or sentence.pos[i + 2] == "PUNCT"):
         return False  # "What is it?"
     if lower[i] in ("has", "have", "had"):  # not the full verb: "he had a dog"
         done = ("VBN", "VBD")
-        behind = i + 1 + (sentence.pos[i + 1] == "ADV" and sentence.tags[i + 1] not in done)
+        skips_adverb = sentence.pos[i + 1] == "ADV" and sentence.tags[i + 1] not in done
+        behind = i + 2 if skips_adverb else i + 1
         return behind < len(lower) and sentence.tags[behind] in done
     return True

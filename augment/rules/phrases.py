@@ -25,7 +25,6 @@ from augment.text.word_forms import Edit, articles, balanced, lower_first, repea
 _OBJECTIVE = {"i": "me", "he": "him", "she": "her", "we": "us", "they": "them", "who": "whom"}
 _NOMINATIVE = {"me": "I", "him": "he", "her": "she", "us": "we", "them": "they", "whom": "who"}
 _APPOSITION = re.compile(r", (?:which|who|whom|whose|where|an?|the)\b")
-_SELVES = ("self", "selves")
 _CLAUSES = word_set("advcl ccomp acl acl:relcl xcomp parataxis conj csubj appos")
 _MARKS = tuple(".,;:!?-–—")
 _INTRODUCING = ("IN", "TO", "WRB", "CC")  # a phrase that begins so is no subject: the parser is wrong
@@ -34,10 +33,11 @@ _CLOSING = tuple(".!?;:,\"'”’)]")
 
 
 def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Exchange the subject of the main clause and its first object.
+    """Exchange the subject of the main clause and its first object: "He saw her." becomes "She saw him."
 
-    As published, objects of prepositions count. Here pronouns take their case ("he": "him"), the verb agrees
-    with its new subject, commas and capitals are right; no relative or reflexive pronoun, no "there".
+    As published, objects of prepositions count. Unlike the published rule, this one changes the case of
+    pronouns, makes the verb agree with its new subject, corrects commas and capitals, and leaves relative and
+    reflexive pronouns and "there" where they are.
     """
     root = sentence.root
     if root < 0:
@@ -60,11 +60,10 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     between = (sentence.word(i)[:1] for i in range(span[1] + 1, first))
     if sentence.tags[span[0]] in _INTRODUCING or any(mark in _PARTING for mark in between):
         return None
-    before, after = sentence.span(*span), sentence.span(first, last)
-    if not balanced(before) or not balanced(after):
+    new_subject = sentence.span(first, last)
+    if not balanced(sentence.span(*span)) or not balanced(new_subject):
         return None
     opens = opens_sentence(sentence, span[0])
-    new_subject = sentence.span(first, last)
     if first == last:
         new_subject = _NOMINATIVE.get(sentence.lower(object_head), sentence.word(object_head))
     new_subject = upper_first(new_subject) if opens else new_subject
@@ -75,11 +74,8 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
     edits.append((sentence.starts[first], *_close(sentence, first, last, new_object)))
     agreement = _agreement(sentence, root, object_head)
-    if (
-        agreement is None
-        or _joins_pronoun(sentence, subject, span)
-        or _joins_pronoun(sentence, object_head, (first, last))
-    ):
+    joined = _joins_pronoun(sentence, subject, span) or _joins_pronoun(sentence, object_head, (first, last))
+    if agreement is None or joined:
         return None
     edits += agreement
     result = sentence.edit([*edits, *articles(sentence.text, edits)])
@@ -89,11 +85,11 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put the sentences of a text in another, random order.
+    """Put the sentences of a text in a random order that is not their own.
 
-    Never their own order; None for a single sentence, which is what most corpora of sentences have, and if
-    quotes or brackets go over sentences. A sentence ends in . ! or ?, behind no abbreviation ("No. 132"), and
-    the next one starts with a capital, whatever the parser says.
+    Return None for a single sentence, which is what most corpora of sentences have, and if quotes or brackets
+    span several sentences. Whatever the parser says, a sentence ends in . ! or ?, not in an abbreviation
+    ("No. 132"), and the next one starts with a capital.
     """
     spans = sentence_spans(sentence)
     if len(spans) < 2:
@@ -101,8 +97,8 @@ def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
     order = list(range(len(spans)))
     new = draws.sample(order, len(order))
     if new == order:
-        k = 1 + draws.below(len(order) - 1)
-        new = order[k:] + order[:k]
+        shift = 1 + draws.below(len(order) - 1)
+        new = order[shift:] + order[:shift]
     texts = [sentence.text[start:end] for start, end in spans]
     if len(set(texts)) == 1:
         return None
@@ -114,7 +110,8 @@ def _first_object(sentence: ParsedSentence, root: int, verb: int) -> tuple[int, 
     for i in range(verb + 1, len(sentence)):
         relation = sentence.relation(i)
         cases = [child for child in sentence.dependents(i, "case") if child < i]
-        if relation not in ("obj", "pobj") and not (relation[:4] in ("obl", "obl:", "nmod") and cases):
+        prepositional = relation.startswith(("obl", "nmod")) and cases
+        if relation not in ("obj", "pobj") and not prepositional:
             continue
         if relation == "nmod:poss" or not _is_nominal(sentence, i):
             continue
@@ -142,18 +139,22 @@ def _without_marks(sentence: ParsedSentence, first: int, last: int) -> tuple[int
 
 def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
     word = sentence.lower(i)
-    if sentence.pos[i] not in ("NOUN", "PROPN", "PRON") or word in RELATIVE or word.endswith(_SELVES):
+    if (
+        sentence.pos[i] not in ("NOUN", "PROPN", "PRON")
+        or word in RELATIVE
+        or word.endswith(("self", "selves"))
+    ):
         return False
     return word not in ("there", "what", "other", "another", "one") and sentence.relation(i) != "expl"
 
 
 def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[int, str]:
     """Return where the old phrase ends, and the new one with the comma that an apposition in it needs."""
-    end = sentence.ends[last]
+    start, end = sentence.starts[first], sentence.ends[last]
     following = sentence.text[end : end + 1]
     if following == ",":
-        old = sentence.text[:end]
-        return end + (_has_comma(old[sentence.starts[first] :]) and not _has_comma(new)), new
+        closed_old = _has_comma(sentence.text[start:end]) and not _has_comma(new)
+        return (end + 1 if closed_old else end), new  # the comma after an apposition goes with it
     return end, f"{new}," if _has_comma(new) and following and following not in _CLOSING else new
 
 
@@ -174,7 +175,7 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
     person, plural = person_of(sentence, new_subject)
     edits = []
     heads = [root]
-    for head in heads:
+    for head in heads:  # grows by the verbs that share the subject
         shared = sentence.dependents(head, "conj")
         heads += [child for child in shared if sentence.subject(child) is None]
         i = finite_verb(sentence, head)
@@ -197,17 +198,16 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
 
 
 def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Put what follows the finite verb in front of its clause.
+    """Put what follows the finite verb in front of its clause: "He is old." becomes "Old, he is."
 
-    Of the main clause, and of those coordinated with it that have a subject of their own (as published: of
-    every piece of text between commas). What stands in front of the subject stays there; clauses whose quotes
-    or brackets would be torn stay.
+    This changes the main clause and the clauses coordinated with it that have a subject of their own (as
+    published: every piece of text between commas). What precedes the subject stays in front. Clauses whose
+    quotes or brackets would be torn stay.
     """
     edits: list[Edit] = []
     for root in (i for i, head in enumerate(sentence.heads) if i == head):
-        conjoined = [
-            child for child in sentence.dependents(root, "conj") if sentence.subject(child) is not None
-        ]
+        joined = sentence.dependents(root, "conj")
+        conjoined = [child for child in joined if sentence.subject(child) is not None]
         if conjoined and sentence.tags[finite_verb(sentence, root)] not in FINITE:
             continue  # "Very friendly and the food is not bad"
         for head in (root, *conjoined):
@@ -225,15 +225,15 @@ def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
+    """Return the edit of the clause of `head`, or None; later: heads of clauses coordinated behind it."""
     subject = sentence.subject(head)
     if subject is None or sentence.lower(subject) in RELATIVE | {"what", "whoever"}:
         return None
     verb = finite_verb(sentence, head)
-    if verb > head:  # what follows its subject's predicate: the parser is wrong
+    # a finite verb behind the predicate: the parser is wrong
+    if verb > head or is_subordinate(sentence, head, subject):
         return None
     first, subject_last = sentence.subtree(subject)
-    if is_subordinate(sentence, head, subject):
-        return None
     while first < subject and sentence.word(first) in tuple(",;:-–—"):
         first += 1
     if not subject_last < verb or sentence.tags[verb] not in FINITE or is_torn(sentence, first, subject_last):
@@ -242,18 +242,7 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
         sentence.lower(verb + 1) in ("n't", "n’t", "not") or sentence.relation(verb + 1) == "compound:prt"
     ):
         verb += 1
-    last = sentence.subtree(head)[1]
-    joined = [child for child in sentence.dependents(head, "conj") if child > verb]
-    sharing = (  # finite verbs that share the subject and stay behind it: "Old, it was, and fell"
-        child
-        for child in joined
-        if sentence.subject(child) is None and sentence.tags[finite_verb(sentence, child)] in FINITE
-    )
-    for other in (*later, *sharing):
-        last = min(last, _joint_before(sentence, head, other) - 1)
-    last = _end_of_clause(sentence, head, verb, last)
-    while last > verb and (sentence.pos[last] == "CCONJ" or sentence.word(last) in tuple(".,;:!?-–—")):
-        last -= 1
+    last = _last_moved(sentence, head, verb, later)
     start_rest = verb + 1
     while start_rest <= last and sentence.word(start_rest) == ",":
         start_rest += 1
@@ -267,10 +256,8 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
         whole = spelled_out(sentence, finite)
         if whole is None:
             return None
-        front = (
-            f"{sentence.span(first, finite - 1)} "
-            f"{whole}{sentence.text[sentence.ends[finite] : sentence.ends[verb]]}"
-        )
+        after = sentence.text[sentence.ends[finite] : sentence.ends[verb]]
+        front = f"{sentence.span(first, finite - 1)} {whole}{after}"
     if not balanced(rest) or not balanced(front) or rest.rstrip("\"'”’)")[-1:] in tuple(".!?"):
         return None
     opens = opens_sentence(sentence, first)
@@ -285,6 +272,21 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     if first and sentence.pos[first - 1] not in ("PUNCT", "CCONJ", "SCONJ"):
         return sentence.ends[first - 1], sentence.ends[last], f", {rest}, {front}{behind}"
     return sentence.starts[first], sentence.ends[last], f"{rest}, {front}{behind}"
+
+
+def _last_moved(sentence: ParsedSentence, head: int, verb: int, later: list[int]) -> int:
+    """Return the last word to move in front; `verb` if there is none. head, later: as of `_yoda`."""
+    last = sentence.subtree(head)[1]
+    joined = [child for child in sentence.dependents(head, "conj") if child > verb]
+    sharing = [child for child in joined if sentence.subject(child) is None]
+    # finite verbs that share the subject stay behind it: "Old, it was, and fell"
+    sharing = [child for child in sharing if sentence.tags[finite_verb(sentence, child)] in FINITE]
+    for other in (*later, *sharing):
+        last = min(last, _joint_before(sentence, head, other) - 1)
+    last = _end_of_clause(sentence, head, verb, last)
+    while last > verb and (sentence.pos[last] == "CCONJ" or sentence.word(last) in _MARKS):
+        last -= 1
+    return last
 
 
 def _end_of_clause(sentence: ParsedSentence, head: int, verb: int, last: int) -> int:

@@ -1,10 +1,10 @@
-"""Find the words that WordNet has for another, so that the result is right: senses, frequency, grammar.
+"""Find words in WordNet that may replace another word, by senses, frequency and grammar.
 
 A word has many senses, and its sentence seldom says which. So a word is replaced only if one sense has
 most of the uses that WordNet's makers tagged (`cntlist.rev`), and only by a word of which that sense has most
 of the uses too: both readings then agree. The other word must be common (`word_lists/word_uses.tsv`), and not
-much rarer than the first. What the counts let through and reading showed to be wrong is in
-`word_lists/wordnet_unfit.tsv`, and what they hold back though it is right in `word_lists/wordnet_fit.tsv`.
+much rarer than the first. `word_lists/wordnet_unfit.tsv` lists replacements that these counts allow and that
+reading showed to be wrong, `word_lists/wordnet_fit.tsv` right ones that the counts forbid.
 """
 
 import functools
@@ -16,14 +16,13 @@ from augment.text.word_forms import named_words, word_set, word_table
 from augment.text.wordnet import Synset, wordnet
 
 RELATIONS = frozenset({"synonyms", "antonyms", "hypernyms", "hyponyms"})
-_POINTERS = {"hypernyms": ("@", 4), "hyponyms": ("~", 1)}  # and how many steps to go until a usual word comes
-_SMOOTHING = 0.25  # uses of every sense that no text was tagged for
-_OWN = 0.6  # least share of its uses that a word must have in the sense
-_OWN_OF_MANY = 0.8  # the same for a broader term, of a noun of more than three senses: "bill", "book"
-_OTHERS = {"synonyms": 0.5, "hypernyms": 0.5, "hyponyms": 0.8}  # the same of the word in its place
+_POINTERS = {"hypernyms": ("@", 4), "hyponyms": ("~", 1)}  # symbol, most steps to a usual word
+_SMOOTHING = 0.25  # added to the tagged uses of every sense
+_LEAST_SHARE = 0.6  # least share of its uses that a word must have in the sense
+_SHARE_OF_MANY = 0.8  # the same for a broader term, of a noun of more than three senses: "bill", "book"
+_SHARE_OF_OTHER = {"synonyms": 0.5, "hypernyms": 0.5, "hyponyms": 0.8}  # the same of the word in its place
 _RARER = 40  # how many times rarer a synonym may be
-# uses in a million words that a broader or narrower term must have
-_MILLION = {"hypernyms": 10, "hyponyms": 3}
+_LEAST_USES = {"hypernyms": 10, "hyponyms": 3}  # in a million words, of a broader or narrower term
 _ANTONYM_OWN, _ANTONYM_OTHERS = 0.5, 0.3  # antonyms belong to words, not to senses: most agree on them
 _FORMED = 0.2  # the same for "unhappy" and its like, which follow every sense of "happy"
 _PREFIX = re.compile(r"un|in|im|il|ir|dis|non|ab")
@@ -55,7 +54,7 @@ FRAMES = {
 
 @dataclass(frozen=True)
 class Substitute:
-    """Hold a lemma that may stand for a word, and what its place must be like.
+    """Hold a lemma that may replace a word, and what the word's place in the sentence must be like.
 
     uses: of nouns "c" (with "a", in the plural) or "m" (without), of adjectives and adverbs "g" (with "very",
     "more"), or "".
@@ -71,14 +70,14 @@ class Substitute:
 
 @functools.lru_cache(maxsize=1 << 16)
 def substitutes(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[Substitute, ...]:
-    """Return the words in a relation ("synonyms", "antonyms", ...) to a word in its usual sense."""
+    """Return the words in a relation (of RELATIONS) to a word in its usual sense; tag, hint: `lemma_of`."""
     lemma = lemma_of(word, tag, hint)
     if tag == "NNS" and lemma == word:  # "police", "mathematics": no singular, or no plural of its own
         return ()
     never = _NEVER_ANTONYMS if relation == "antonyms" else NEVER
     if not never.isdisjoint((word, lemma)) or (part == "n" and not _NEVER_NOUNS.isdisjoint((word, lemma))):
         return ()
-    unfit = _others("wordnet_unfit.tsv").get((relation, part, lemma), frozenset())
+    unfit = _word_lists("wordnet_unfit.tsv").get((relation, part, lemma), frozenset())
     if "*" in unfit:
         return ()
     found = _antonyms(lemma, part) if relation == "antonyms" else _in_usual_sense(relation, lemma, part)
@@ -94,7 +93,7 @@ def substitutes(relation: str, word: str, part: str, tag: str, hint: str) -> tup
 
 
 def uses(lemma: str, part: str) -> str | None:
-    """Return how a word is used (`Substitute.uses`), or None if it is too rare to stand for another."""
+    """Return how a word is used (`Substitute.uses`), or None if it is too rare to replace another."""
     entry = _uses().get((lemma, part))
     return None if entry is None else entry[1]
 
@@ -103,11 +102,11 @@ def _in_usual_sense(relation: str, lemma: str, part: str) -> list[Substitute]:
     source = wordnet()
     offsets = source.offsets(lemma, part)
     many = relation == "hypernyms" and len(offsets) > 3
-    if not offsets or _share(lemma, part, offsets[0]) < (_OWN_OF_MANY if many else _OWN):
+    if not offsets or _share(lemma, part, offsets[0]) < (_SHARE_OF_MANY if many else _LEAST_SHARE):
         return []
     usual = source.synset(offsets[0], part)
     if relation == "synonyms":
-        least = _million(lemma, part) / _RARER
+        least = _per_million(lemma, part) / _RARER
         return [_substitute(usual, i, part) for i in _fitting(usual, offsets[0], part, relation, least)]
     symbol, steps = _POINTERS[relation]
     found: list[Substitute] = []
@@ -119,7 +118,7 @@ def _in_usual_sense(relation: str, lemma: str, part: str) -> list[Substitute]:
         )
         synsets = [source.synset(offset, part) for offset in targets]
         for synset, offset in zip(synsets, targets):
-            fitting = _fitting(synset, offset, part, relation, _MILLION[relation])
+            fitting = _fitting(synset, offset, part, relation, _LEAST_USES[relation])
             fitting = [i for i in fitting if synset.lemmas[i] not in _TOO_GENERAL]
             fitting = [i for i in fitting if step == 0 or synset.lemmas[i] in _BASIC]
             if fitting:  # of several words for one term, that which is most used for it
@@ -132,7 +131,7 @@ def _in_usual_sense(relation: str, lemma: str, part: str) -> list[Substitute]:
 
 def _fit_in_any_sense(lemma: str, part: str) -> list[Substitute]:
     """Return the synonyms that `wordnet_fit.tsv` has, if WordNet has them."""
-    wanted = _others("wordnet_fit.tsv").get((part, lemma))
+    wanted = _word_lists("wordnet_fit.tsv").get((part, lemma))
     if wanted is None:
         return []
     words = ((synset, i) for synset in wordnet().synsets(lemma, part) for i in range(len(synset.lemmas)))
@@ -161,8 +160,8 @@ def _fitting(synset: Synset, offset: int, part: str, relation: str, least: float
         i
         for i, name in enumerate(synset.lemmas)
         if _is_usable(name, part)
-        and _million(name, part) >= least
-        and _share(name, part, offset) >= _OTHERS[relation]
+        and _per_million(name, part) >= least
+        and _share(name, part, offset) >= _SHARE_OF_OTHER[relation]
         and (relation == "hypernyms" or _tagged(name, part, offset))
     ]
 
@@ -183,7 +182,7 @@ def _substitute(synset: Synset, i: int, part: str) -> Substitute:
 
 
 def _share(lemma: str, part: str, offset: int) -> float:
-    """Return which share of a word's uses a sense has."""
+    """Return the share of a word's tagged uses that a sense has; offset: the sense's synset."""
     source = wordnet()
     offsets, counts = source.offsets(lemma, part), source.counts(lemma, part)
     if offset not in offsets:
@@ -197,7 +196,7 @@ def _tagged(lemma: str, part: str, offset: int) -> int:
     return dict(zip(source.offsets(lemma, part), source.counts(lemma, part))).get(offset, 0)
 
 
-def _million(lemma: str, part: str) -> float:
+def _per_million(lemma: str, part: str) -> float:
     return _uses().get((lemma, part), (0.0, ""))[0]
 
 
@@ -220,7 +219,7 @@ def _overlaps(other: str, lemma: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _uses() -> dict[tuple[str, str], tuple[float, str]]:
-    """Return {(word, part of speech): (uses in a million words, how it is used)}."""
+    """Return {(word, part of speech): (uses in a million words, `Substitute.uses`)}."""
     return {
         (row[0], row[1]): (float(row[2]), row[3] if len(row) > 3 else "")
         for row in word_table("word_uses.tsv")
@@ -228,6 +227,6 @@ def _uses() -> dict[tuple[str, str], tuple[float, str]]:
 
 
 @functools.cache
-def _others(table: str) -> dict[tuple[str, ...], frozenset[str]]:
-    """Return what a table says of words (`wordnet_unfit.tsv`: "*" for all): its last column by the others."""
+def _word_lists(table: str) -> dict[tuple[str, ...], frozenset[str]]:
+    """Return the words in a table's last column by its other columns; `wordnet_unfit.tsv` has "*" for all."""
     return {tuple(word): word_set(others) for *word, others in word_table(table)}

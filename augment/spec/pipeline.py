@@ -23,7 +23,7 @@ BLOCK_TOKENS = 1 << 17
 
 @dataclass(frozen=True)
 class BoundStep:
-    """A step that is ready to run: its function with all parameters bound (None: `none`), as in `Entry`."""
+    """A step that is ready to run, as in `Entry`: with all parameters bound; `none` has no function."""
 
     name: str
     is_text: bool
@@ -98,13 +98,12 @@ class Pipeline:
         return self.tokens(batch, keys, self.texts(keys, sentences))
 
     def tokens(self, batch: Ragged, keys: np.ndarray, texts: Mapping[int, str]) -> Ragged:
-        """Augment a batch whose texts were augmented before; texts: sentence number -> new text."""
+        """Augment a batch whose texts were augmented before; texts: {sentence number: new text}."""
         if texts:
-            rows = np.fromiter(texts, np.int64, len(texts))
             assert self.encoder is not None  # without one there are only tokens
             changed = self.encoder(list(texts.values()))
             order = np.arange(len(batch))
-            order[rows] = len(batch) + np.arange(len(texts))
+            order[list(texts)] = len(batch) + np.arange(len(texts))
             batch = Ragged.concatenate([batch, changed]).take(order)
         if not self.works_on_tokens:
             return batch
@@ -123,7 +122,7 @@ class Pipeline:
         return ((draws * np.uint64(len(self.stages[stage]))) >> np.uint64(32)).astype(np.int64)
 
     def texts(self, keys: np.ndarray, sentences: Parses) -> dict[int, str]:
-        """Run the steps on text over N sentences: sentence number -> new text, for those that change."""
+        """Run the steps on text over N sentences; return {sentence number: new text} of those that change."""
         changed: dict[int, str] = {}
         for number, alternatives in enumerate(self.stages):
             if not any(step.is_text for step in alternatives):
@@ -134,15 +133,10 @@ class Pipeline:
                     continue
                 rows = np.flatnonzero(choice == index)
                 numbers = rows.tolist()
-                current: Iterable[ParsedSentence] = map(sentences.__getitem__, numbers)
-                if changed:
-                    # one that an earlier stage changed has no parse any more
-                    current = (
-                        without_parse(changed[row], sentences[row].language)
-                        if row in changed
-                        else sentences[row]
-                        for row in numbers
-                    )
+                current = (  # a sentence that an earlier stage changed has lost its parse
+                    without_parse(changed[row], sentences[row].language) if row in changed else sentences[row]
+                    for row in numbers
+                )
                 applied = _rewritten(step, current, draws_for(stage_keys[rows], step.name))
                 for row, (sentence, new) in zip(numbers, applied):
                     if new is not None and new != sentence.text:
@@ -179,7 +173,7 @@ def _rewritten(
     step: BoundStep, sentences: Iterable[ParsedSentence], draws: Sequence[Draws]
 ) -> Iterator[tuple[ParsedSentence, str | None]]:
     """Yield each sentence with its new text, in one call for all or one by one as they are decoded."""
-    assert step.function is not None  # only `none` lacks one, and it is no step on text
+    assert step.function is not None  # only `none` has no function, and it does not work on text
     if step.batch:
         batch = list(sentences)
         for sentence in batch:
@@ -187,7 +181,7 @@ def _rewritten(
         results = step.function(batch, draws) if batch else []
         if len(results) != len(batch):
             raise AugmentationError(
-                f"{step.name} gave {len(results)} results for {len(batch)} sentences, not as many"
+                f"{step.name} gave {len(results)} results for {len(batch)} sentences; give one for each"
             )
         yield from zip(batch, results, strict=True)
     else:

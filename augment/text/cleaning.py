@@ -27,7 +27,7 @@ def clean(text: str) -> str:
     if text.isascii():
         if not text.isprintable():
             text = _REMOVE.sub("", text)
-        elif "  " not in text and text[:1] != " " != text[-1:]:
+        elif "  " not in text and not text.startswith(" ") and not text.endswith(" "):
             return text  # most texts; this takes less than half of the time
         return " ".join(text.split())
     if _UNCLEAN.search(text) is None and unicodedata.is_normalized("NFC", text):
@@ -36,14 +36,13 @@ def clean(text: str) -> str:
     return _SPACES.sub(" ", unicodedata.normalize("NFC", _REMOVE.sub("", text))).strip(" ")
 
 
-def _replace(pattern: str, content: str) -> dict[str, Any]:
-    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
-
-
 _NFC, _STRIP = {"type": "NFC"}, {"type": "Strip", "strip_left": True, "strip_right": True}
-_REPLACEMENTS = [_replace(f"[{_REMOVED}]+", ""), _replace(f"[{_WHITE}]+", " ")]
-# tokenizers flattens sequences. The last steps have one of two orders with the same effect; the order records
-# whether the normalizer behind them stood alone or in a sequence, so that it can be restored.
+_REPLACEMENTS: list[dict[str, Any]] = [
+    {"type": "Replace", "pattern": {"Regex": _REMOVE.pattern}, "content": ""},
+    {"type": "Replace", "pattern": {"Regex": _SPACES.pattern}, "content": " "},
+]
+# tokenizers flattens sequences. The order of the last two steps has no effect on texts; it records whether
+# the normalizer behind them stood alone or in a sequence, so that `without_cleaning` can restore it.
 _BEFORE_ONE = [*_REPLACEMENTS, _STRIP, _NFC]
 _BEFORE_SEQUENCE = [*_REPLACEMENTS, _NFC, _STRIP]
 
@@ -61,7 +60,7 @@ def with_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a tokenizer without the steps of `with_cleaning`; clean text has the same."""
+    """Return the settings of a tokenizer without the steps of `with_cleaning`, for clean text."""
     steps = (settings.get("normalizer") or {}).get("normalizers", [])
     own: dict[str, Any] | None
     if steps[:4] == _BEFORE_ONE:
@@ -97,7 +96,7 @@ class SpecialTokens:
         return sum(len(self._spelled.findall(text)) for text in texts)
 
     def taken_apart(self, texts: list[str]) -> list[str]:
-        """Return the texts as the tokenizer must have them."""
+        """Return the texts, for a Unigram tokenizer with a blank inside each spelled special token."""
         if not self._is_unigram:
             return texts
         return [self._spelled.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) for text in texts]

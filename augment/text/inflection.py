@@ -85,7 +85,7 @@ def inflect(lemma: str, tag: str) -> str | None:
 
 
 def lemma_of(word: str, tag: str, hint: str = "") -> str:
-    """Return the lower-case lemma of a word by its Penn tag; hint, the parse's, if rules make the word.
+    """Return the lower-case lemma of a word by its Penn tag; hint: the parse's lemma, taken if it fits.
 
     Small pipelines leave many forms unchanged. British doubling is read ("travelled"), and so is the regular
     form of an irregular verb ("hanged").
@@ -109,11 +109,12 @@ def may_be_past(word: str) -> bool:
 
 
 def _regular(lemma: str, tag: str) -> str:
+    """Return the form of a lemma by the rules of spelling alone ("try": "tries", "stop": "stopping")."""
     stem = lemma[:-1] + "i" if lemma[-1] == "y" and lemma[-2:-1] not in _VOWELS and len(lemma) > 1 else lemma
     if tag in ("NNS", "VBZ"):
-        does = tag == "VBZ" and lemma[-1] == "o" and lemma[-2:] != "oo"
-        hisses = does or lemma.endswith(("s", "x", "z", "ch", "sh"))
-        return stem + ("es" if hisses or stem != lemma else "s")
+        ends_in_o = tag == "VBZ" and lemma[-1] == "o" and lemma[-2:] != "oo"  # "goes"
+        hisses = lemma.endswith(("s", "x", "z", "ch", "sh"))
+        return stem + ("es" if ends_in_o or hisses or stem != lemma else "s")
     doubled = lemma + lemma[-1] if _CLOSED.fullmatch(lemma) else lemma
     if tag == "VBG":
         if lemma.endswith("ie"):
@@ -126,6 +127,7 @@ def _regular(lemma: str, tag: str) -> str:
 
 
 def _prefixed(lemma: str, tag: str) -> str | None:
+    """Return the form of a verb with a prefix before an irregular one ("oversleep": "overslept"), or None."""
     prefix = _PREFIX.match(lemma) if tag[0] == "V" and lemma not in _NOT_PREFIXED else None
     if prefix is None:
         return None
@@ -168,7 +170,7 @@ def _lemma_of(word: str, tag: str, hint: str) -> str:
 
 
 def _makes(lemma: str, tag: str, word: str) -> bool:
-    """Return whether a word is a form of a lemma, one of British doubling too."""
+    """Return whether a word is a form of a lemma, by British doubling too ("travelled")."""
     if tag[0] == "V" and _is_doubled(lemma):
         return False
     regular = tag[0] in "NV" and lemma[-1:].isalpha()
@@ -179,12 +181,12 @@ def _makes(lemma: str, tag: str, word: str) -> bool:
 
 def _is_doubled(stem: str) -> bool:
     """Return whether an ending doubled a stem's last letter: "stopp", "travell", but not "add"."""
-    if stem in _ENDS_DOUBLED:
-        return False
-    return _DOUBLED.search(stem) is not None or _BRITISH.search(stem) is not None
+    doubled = _DOUBLED.search(stem) or _BRITISH.search(stem)
+    return doubled is not None and stem not in _ENDS_DOUBLED
 
 
 def _known_lemma(word: str, tag: str) -> str | None:
+    """Return the lemma of a listed irregular form, with or without a prefix, or None."""
     known = _LEMMAS.get((word, tag))
     if known is None and tag[0] == "V" and (prefix := _PREFIX.match(word)):
         rest = _LEMMAS.get((word[prefix.end() :], tag))
@@ -194,7 +196,7 @@ def _known_lemma(word: str, tag: str) -> str | None:
 
 
 def _irregular_forms() -> tuple[Pairs, Pairs, Pairs]:
-    """Return {(lemma, tag): form}, {(form, tag): lemma} and {(lemma, past): participle}, each the first."""
+    """Return {(lemma, tag): form}, {(form, tag): lemma}, {(lemma, past): participle}: each first one."""
     forms = {(lemma, "VBZ"): form for lemma, form in _OWN_VBZ.items()}
     lemmas = {(form, "VBZ"): lemma for lemma, form in _OWN_VBZ.items()}
     participles: Pairs = {}

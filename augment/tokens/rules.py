@@ -101,8 +101,8 @@ def reorder(
     count = 2 * pairs
     sizes = content_sizes(batch, vocabulary)
     starts, lengths = draw_spans(keys, sizes, count, rate, room=sizes, multiple=2)
-    # A random pairing: number the spans at random and swap neighbours in that order. The span's index rides
-    # in the low bits. Absent spans (start -1, an even number, they come first) are numbered lowest, so they
+    # A random pairing: number the spans at random and swap neighbours in that order. The low bits of a number
+    # have the span's index. Absent spans (start -1, an even number, in front) are numbered lowest, so they
     # pair among themselves.
     index_bits = np.uint64(count.bit_length())
     index = np.arange(count, dtype=np.uint64)
@@ -167,9 +167,8 @@ def subs(
 def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
     """Write some random content tokens twice (ESimCSE, Wu et al. 2022, section 3.1).
 
-    Their number is drawn per sequence, evenly from 0 to max(2, int(rate * n)) (the paper's dup_rate; at most
-    n).
-    The text grows by that much: leave room below the encoder's longest sequence.
+    Their number is drawn per sequence, evenly from 0 to max(2, int(rate * n)), at most n; rate is the paper's
+    dup_rate. The text grows by that much: leave room below the encoder's longest sequence.
     """
     sizes = content_sizes(batch, vocabulary)
     most = np.minimum(np.maximum((sizes * rate).astype(np.int64), 2), sizes)
@@ -286,14 +285,13 @@ def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate
     chosen = choose(keys, np.diff(first), counts, eligible)
     places = starts.take(chosen)
     draws = token_bits(keys, np.diff(first), stream=2).take(chosen).astype(np.uint64)
-    ids = np.insert(
-        batch.ids, places, marks.take(((draws * np.uint64(len(marks))) >> np.uint64(32)).astype(np.int64))
-    )
+    drawn = ((draws * np.uint64(len(marks))) >> np.uint64(32)).astype(np.int64)
+    ids = np.insert(batch.ids, places, marks.take(drawn))
     return Ragged(ids, batch.offsets + offsets_of(counts))
 
 
 def _words(batch: Ragged, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return words (starts int64[W], first int64[N + 1]), which are ordinary, bool[W], and their number."""
+    """Return words (starts int64[W], first int64[N + 1]), which are ordinary bool[W], how many int64[N]."""
     content_sizes(batch, vocabulary)
     starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
     first = np.searchsorted(starts, batch.offsets)
@@ -328,7 +326,7 @@ def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
 
 
 def gather(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lay S segments of `ids` per sequence end to end, by starts, lengths int64[N, S]: (ids, ends [N, S])."""
+    """Lay S segments of `ids` per sequence end to end; starts, lengths and the ends returned: int64[N, S]."""
     flat = lengths.reshape(-1)
     ends = np.cumsum(flat).reshape(lengths.shape)
     return ids.take(segment_indices(starts.reshape(-1), flat)), ends
@@ -353,9 +351,11 @@ def splice(
     token_offsets: np.ndarray,
     replacements: np.ndarray,
 ) -> Ragged:
-    """Replace the run of lengths[k] tokens from starts[k] (rising) by entry replacements[k] of a table.
+    """Replace runs of tokens by entries of a table.
 
-    counts[i] runs lie in sequence i, none overlap. The table: entries from one offset to the next.
+    Run k has lengths[k] tokens from starts[k] on; starts rise, runs do not overlap, and sequence i has
+    counts[i] of them. Entry replacements[k] takes its place. Entry e of the table has the `tokens` from
+    token_offsets[e] to token_offsets[e + 1]. All arrays: int64, but tokens as `batch.ids`.
     """
     new_starts = token_offsets.take(replacements)
     new_lengths = token_offsets.take(replacements + 1) - new_starts

@@ -78,7 +78,7 @@ def resolve(model: str | Path) -> ModelSource:
     folder, location = Path(source), export_of(source)
     policy = read_policy(location)
     if location != source:
-        print(f"{source} stands for {location} ({describe_export(policy) or 'a model'})", file=sys.stderr)
+        print(f"{source}: weights from {location} ({describe_export(policy) or 'a model'})", file=sys.stderr)
         return ModelSource(name, location, folder, policy)
     parent = folder.resolve().parent
     in_run = folder.name in ("export", "best") and (parent / "config.yaml").is_file()

@@ -36,7 +36,7 @@ def average(start: str, adapted: Path, alpha: float, out: Path) -> Path:
     weights = load_file(adapted / WEIGHTS)
     for name, tensor in weights.items():
         own = before.get(name.removeprefix(f"{prefix}."))
-        if own is None or not tensor.is_floating_point():
+        if own is None or not tensor.is_floating_point() or alpha == 1:  # lerp would turn -0.0 into 0.0
             continue
         rows = own.float()
         if own.shape != tensor.shape:  # tokens that were added have rows behind the start's

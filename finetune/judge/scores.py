@@ -130,7 +130,7 @@ def table(rows: Mapping[str, Mapping[str, Any]], queries: int, documents: int, p
 
 
 def _cell(figure: Mapping[str, Any]) -> str:
-    return f"{figure['value']:.1f} [{figure['low']:.1f}, {figure['high']:.1f}]"
+    return f"{figure['value']:.1f} [{max(figure['low'], 0):.1f}, {min(figure['high'], 100):.1f}]"
 
 
 def _difference(figure: Mapping[str, Any]) -> str:

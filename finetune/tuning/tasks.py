@@ -48,9 +48,6 @@ class GlueTask:
     def dev_splits(self) -> list[str]:
         return [split for split in self.sizes if split.startswith("dev")]
 
-    def test_splits(self) -> list[str]:
-        return [split for split in self.sizes if split.startswith("test")]
-
     def file(self, split: str) -> str:
         """Return the place of a split's file below the data folder."""
         return "GLUE/diagnostic/diagnostic.tsv" if self.name == "AX" else f"GLUE/{self.name}/{split}.tsv"

@@ -1,4 +1,4 @@
-"""Encode each distinct sentence once, and refuse vectors that no figure could follow from."""
+"""Encode each distinct sentence once, and refuse vectors that cannot be evaluated."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -8,13 +8,13 @@ from pretrain.common.errors import CollapsedEncoder, UserError
 
 EmbedFunction = Callable[[list[str]], np.ndarray]
 FEWEST_TO_DIFFER = 10
-"""Fewer sentences may have one vector, as those that differ by case alone."""
+"""Fewer sentences than this may share one vector: they may differ in case alone."""
 ROUNDING = 1e-6
-"""By less, unit vectors of one sentence differ between batches."""
+"""The coordinates of one sentence's unit vector differ by less between batches."""
 
 
 def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:
-    """Return vectors float32[N, d] of N sentences, each distinct one encoded once (`require_sound`)."""
+    """Return vectors float32[N, d] of N sentences, each distinct one encoded once; name: of the model."""
     if isinstance(sentences, str):
         raise UserError("one string was given, where a list of sentences is expected: write [sentence]")
     if isinstance(sentences, Iterator):
@@ -25,17 +25,19 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
         try:
             sentence.encode()
         except UnicodeEncodeError:
-            raise UserError(f"sentence {number} has half of a surrogate pair: {sentence[:60]!a}") from None
+            raise UserError(
+                f"sentence {number} has half of a surrogate pair: {sentence[:60]!a}; remove it"
+            ) from None
     index: dict[str, int] = {}
     numbers = (index.setdefault(sentence, len(index)) for sentence in sentences)
     rows = np.fromiter(numbers, np.int64, len(sentences))
     different = list(index)
-    found = encode(different)
-    if hasattr(found, "detach"):  # a torch tensor, perhaps on a GPU
-        found = found.detach().cpu().float().numpy()
+    encoded = encode(different)
+    if hasattr(encoded, "detach"):  # a torch tensor, perhaps on a GPU
+        encoded = encoded.detach().cpu().float().numpy()
     try:
         with np.errstate(over="ignore"):
-            vectors = np.ascontiguousarray(found, np.float32)
+            vectors = np.ascontiguousarray(encoded, np.float32)
     except (ValueError, TypeError) as error:
         raise UserError(f"{name} gave no array of numbers for {len(different)} sentences: {error}") from None
     require_sound(vectors, different, name)
@@ -43,17 +45,17 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
 
 
 def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:
-    """Refuse vectors of N distinct sentences that are not [N, d] and finite, or all of one direction."""
+    """Raise UserError unless vectors of N distinct sentences are [N, d], finite, of several directions."""
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise UserError(f"{name}: shape {vectors.shape} for {len(sentences)} sentences; give one vector each")
     damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(damaged):
         # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
         raise UserError(
-            f"{name}: the vector of {sentences[damaged[0]]!r} is not finite, and so are {len(damaged) - 1} "
-            f"more of {len(sentences)}; look for NaN or infinite weights in the model"
+            f"{name}: NaN or infinity in {len(damaged):,} of {len(sentences):,} vectors, first in that of "
+            f"{sentences[damaged[0]]!r}; look for such weights in the model"
         )
-    # a few tell in nearly all cases, without a copy of what may be gigabytes
+    # The first 100 nearly always differ; then the rest, which may be gigabytes, need not be copied.
     if len(vectors) >= FEWEST_TO_DIFFER and _of_one_direction(vectors[:100]) and _of_one_direction(vectors):
         raise CollapsedEncoder(
             f"{name} gives all {len(vectors):,} sentences the same vector, or one of the same direction: it "

@@ -170,7 +170,6 @@ def stage_table(
     config: Config, model: ModelSize, batch: BatchSize, ranks: int, capacity: float, flops_per_second: float
 ) -> str:
     """Return a table with a row for each ZeRO stage that the run may have: all for AdamW, else 0 alone."""
-    headings = ("ZeRO", "GB", "largest micro-batch", "s/step", "tokens/s", "run")
     rows = []
     steps = config.batch_sizes.full_steps(config.train.steps)
     for zero in range(4) if config.train.optimizer == "adamw" else (0,):
@@ -179,16 +178,17 @@ def stage_table(
         largest = estimate.largest_micro_batch(model, batch, layout, available)
         seconds = estimate.step_flops(model, batch, layout) / flops_per_second
         hours = seconds * steps / 3600
+        short = f"{60 * hours:.3g} min" if hours < 1 else f"{hours:.1f} h"
         cells = (
             str(zero),
             f"{need / 1e9:,.2f}" + " too much" * (need > available),
             "none" if largest is None else "all" if largest >= batch.largest_pass / ranks else f"{largest:,}",
             f"{seconds:.3g}",
             format_count(batch.tokens / seconds),
-            f"{hours:,.1f} h" if hours < 48 else f"{hours / 24:,.1f} d",
+            short if hours < 48 else f"{hours / 24:,.1f} d",
         )
         rows.append(cells)
-    return columns(headings, rows)
+    return columns(("ZeRO", "GB", "largest micro-batch", "s/step", "tokens/s", "run"), rows)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ def recipes(word: str = "") -> None:
             lines += textwrap.wrap(line, cli.WIDTH, subsequent_indent=" " * 28, break_on_hyphens=False)
     if not lines:
         raise UserError(f"no recipe speaks of {word!r}; clearly recipes lists all")
-    print(*lines, sep="\n")
+    more = [] if word else ["", "clearly recipes WORD: the whole text of those that have the word"]
+    print(*lines, *more, sep="\n")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from augment.core.errors import nearest_name
+from augment.core.pretrained import no_folder
 from pretrain.common.errors import UserError
 
 LOWER_IS_BETTER = ("heldout_mlm_loss", "partner_loss")
@@ -26,12 +26,8 @@ def is_run(source: str) -> bool:
 
 def require_folder(folder: Path) -> None:
     """Raise UserError if there is no such folder; the message names the most similar one."""
-    if folder.is_dir():
-        return
-    beside = [path.name for path in folder.absolute().parent.glob("*/")]
-    near = nearest_name(folder.name, beside)
-    hint = f"; did you mean {folder.parent / near}?" if near else ""
-    raise UserError(f"there is no folder {folder}{hint}")
+    if not folder.is_dir():
+        raise UserError(no_folder(folder, "give the folder of a run"))
 
 
 def require_run(folder: Path) -> None:

@@ -96,7 +96,7 @@ class Source(Section):
     @classmethod
     def _can_be_written(cls, value: str) -> str:
         if any("\udc80" <= character <= "\udcff" for character in value):
-            raise ValueError(f"{value!a} is no UTF-8 to this process; set PYTHONUTF8=1 or LC_ALL=C.UTF-8")
+            raise ValueError(f"{value!a} is no UTF-8 here; rename it, or set PYTHONUTF8=1 or LC_ALL=C.UTF-8")
         return value
 
     def how_to_set(self, key: str) -> str:

@@ -112,6 +112,8 @@ def _encoder_lines(
     policy = (read_policy(init) if init else None) or {}
     if weights := describe_export(policy):
         lines.append(f"           {init}: {weights}")
+    if init and own_tokenizer(init) is None:
+        lines.append(f"           {init} has no tokenizer: whether the data has its tokens is not known")
     if policy.get("kept_head"):
         lines.append(f"           {init} keeps a head for use: training starts without it")
     if data.interface is not None and init:

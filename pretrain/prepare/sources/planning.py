@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from augment.core.errors import shortened
 from augment.core.pretrained import hub_fault
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import nearest
@@ -149,6 +150,14 @@ def _files(path: Path, structure: bool, whole: bool) -> list[Path] | None:
             said = f"{len(others)} of {len(there)} files are not read, by their names: {named}"
             print(f"note: source {path}: {said}", file=sys.stderr, flush=True)
         return files
+    folders = [place for place in glob.glob(str(path)) if os.path.isdir(place)]
+    if folders and "**" not in path.parts:
+        said = (
+            f"source {path}: folders are not read ({shortened(', '.join(folders))}); ** reaches their files"
+        )
+        if not there:
+            raise UserError(f"{said}: {path / '**'}")
+        print(f"note: {said}", file=sys.stderr, flush=True)
     return there or None
 
 

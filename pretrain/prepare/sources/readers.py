@@ -185,16 +185,11 @@ def naming_damage(place: str) -> Iterator[None]:
     """Turn what decompressors and disks raise for a damaged file into a UserError that names it."""
     try:
         yield
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise UserError(_damaged(place, error)) from error
-    except OSError as error:
-        if error.errno is None:  # of bz2 and zstandard: damage
-            raise UserError(_damaged(place, error)) from error
-        raise UserError(f"source {place} cannot be read: {error.strerror}.") from error
-
-
-def _damaged(place: str, error: Exception) -> str:
-    return f"source {place} is cut short or damaged ({error}). Download it again."
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # gzip, bz2 and zstandard have no number
+            raise UserError(f"source {place} cannot be read: {error.strerror}.") from error
+        fault = f"is cut short or damaged, or not what its name says ({error})"
+        raise UserError(f"source {place} {fault}. Download it again, or rename it.") from error
 
 
 def where(task: ReadTask, position: int) -> str:

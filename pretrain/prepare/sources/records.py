@@ -217,7 +217,7 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
             if near or source.other_fields == "refuse":
                 hint = f"; did you mean {near!r}?" if near else ""
                 scores = [name for name in fields if meant.get(name) == SCORE]
-                wanted = source.model_dump(exclude_unset=True) | {"other_fields": "ignore"}
+                wanted = source.model_dump(exclude_defaults=True) | {"other_fields": "ignore"}
                 wanted |= {"score_key": scores[0]} if scores else {}  # else it would be left out too
                 raise fault(
                     f"there is no column {excerpt(field)}{hint} (columns are {', '.join(meant)}). Name the "

@@ -119,7 +119,7 @@ def about_first_line(task: ReadTask, fields: Sequence[str]) -> str:
         return "Between its fields stands a tab: its format is tsv. "
     if task.kind == "csv" and len(fields) == 1 and ";" in fields[0]:
         return "Between its fields stands ';': write commas, or tabs and the format tsv. "
-    return f"The first line of a {task.kind} file names its columns. "
+    return f"The first line of a {task.kind} file names its columns; add it if it is missing. "
 
 
 def table_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:

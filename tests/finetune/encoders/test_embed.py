@@ -115,10 +115,10 @@ def test_a_run_folder_stands_for_its_best_weights_or_else_its_export(folder, tmp
         load_model(resolve(tmp_path))
     (tmp_path / "export").symlink_to(folder)
     load_model(resolve(tmp_path))
-    assert f"{tmp_path} stands for {tmp_path / 'export'}" in capsys.readouterr().err
+    assert f"{tmp_path}: weights from {tmp_path / 'export'}" in capsys.readouterr().err
     (tmp_path / "best").symlink_to(folder)
     load_model(resolve(tmp_path))
-    assert f"{tmp_path} stands for {tmp_path / 'best'}" in capsys.readouterr().err
+    assert f"{tmp_path}: weights from {tmp_path / 'best'}" in capsys.readouterr().err
     with pytest.raises(UserError, match="cannot load a tokenizer"):
         load_model(resolve(tmp_path / "absent"))
 

@@ -131,7 +131,7 @@ def test_what_a_type_that_runs_padded_cuts_is_counted(tmp_path):
 
 def test_run_folder_and_export(run_folder, capsys):
     from_run, from_export = open_model(run_folder), open_model(run_folder / "export")
-    assert f"{run_folder} stands for {run_folder / 'export'} (" in capsys.readouterr().err
+    assert f"{run_folder}: weights from {run_folder / 'export'} (" in capsys.readouterr().err
     for model in (from_run, from_export):
         assert (model.pooling, model.trained_pooling, model.remark) == ("cls", "cls", None)
         assert (model.run, model.source.folder) == (run_folder, run_folder / "export")
@@ -315,12 +315,12 @@ def test_half_of_a_surrogate_pair_is_named():
 @pytest.mark.parametrize(
     "function,message",
     [
-        (lambda s: np.full((len(s), 2), np.nan), "vector of 'a' is not finite, and so are 1 more of 2"),
+        (lambda s: np.full((len(s), 2), np.nan), "NaN or infinity in 2 of 2 vectors, first in that of 'a'"),
         (lambda s: np.zeros((len(s) + 1, 2)), r"shape \(3, 2\) for 2 sentences"),
         (lambda s: np.zeros(len(s)), r"shape \(2,\) for 2 sentences"),
         (lambda s: np.array([["a"], [None]], dtype=object), "gave no array of numbers"),
         (lambda s: [[1.0], [1.0, 2.0]], "gave no array of numbers"),
-        (lambda s: np.full((len(s), 2), 1e39), "is not finite"),
+        (lambda s: np.full((len(s), 2), 1e39), "NaN or infinity in 2 of 2"),
     ],
 )
 def test_bad_vectors_are_one_message(function, message):

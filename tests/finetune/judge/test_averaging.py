@@ -52,6 +52,16 @@ def test_weights_are_between_the_two(ends, tmp_path, alpha):
     assert averaged > 30 and found.keys() == after.keys() and changed_files(tmp_path / "out") == []
 
 
+def test_the_whole_of_what_was_trained_is_its_file(ends, tmp_path):
+    """Evaluations and the model card know weights by the sum of their file."""
+    start, adapted = ends
+    weights = load_file(adapted / WEIGHTS)
+    weights["bert.embeddings.LayerNorm.bias"].fill_(-0.0)
+    save_file(weights, adapted / WEIGHTS, {"format": "pt"})
+    whole = average(str(start), adapted, 1.0, tmp_path / "out") / WEIGHTS
+    assert whole.read_bytes() == (adapted / WEIGHTS).read_bytes()
+
+
 def test_the_ends_give_the_vectors_of_start_and_adapted(ends, tmp_path):
     start, adapted = ends
     for alpha, other in ((0.0, open_model(start, "mean")), (1.0, open_model(adapted))):

@@ -138,6 +138,13 @@ def test_the_same_queries_are_drawn_for_both_of_a_pair():
     assert len(table(rows, 200, 200, 1000)) == 5
 
 
+def test_a_table_of_two_documents_has_no_figure_below_0_or_above_100():
+    start = {"test": np.array([[0.0, 100.0]] * 3)}
+    rows = rows_of({START: start}, np.arange(2))
+    assert rows[START]["figures"]["ndcg@10"]["low"] < 0
+    assert table(rows, 2, 2, 9)[1].count("50.0 [0.0, 100.0]") == 3
+
+
 @pytest.mark.parametrize(
     "dev,similarity,alpha",
     [

@@ -26,7 +26,12 @@ def test_a_plan_says_what_a_run_needs(monkeypatch, capsys, tmp_path):
     assert "32 x a100-80: 312 TFLOP/s, 80.0 GB" in out and "mean length 24 (assumed" in out
     assert "30.0% of the peak (assumed)" in out
     assert "optimizer's moments" in out and "largest micro-batch" in out
-    assert [line.split()[0] for line in out.splitlines() if line.rstrip().endswith(" h")] == list("0123")
+    rows = [line.split() for line in out.splitlines() if line.rstrip().endswith(" min")]
+    assert [row[0] for row in rows] == list("0123") and all(float(row[-2]) > 0 for row in rows)
+    code, out, err = run(monkeypatch, capsys, "--train.steps=10000000", *SMALL)
+    assert [line.split()[0] for line in out.splitlines() if line.rstrip().endswith((" h", " d"))] == list(
+        "0123"
+    )
 
 
 @pytest.mark.parametrize(

@@ -99,4 +99,4 @@ def test_a_command_says_first_that_it_loads_libraries():
     done = answer("pretrain.commands.export", "no/such/run")
     first, *_, last = done.stderr.strip().splitlines()
     assert done.returncode == 2 and first.startswith("clearly export: loading torch ")
-    assert last == "error: there is no folder no/such/run"
+    assert last == "error: there is no folder no/such/run; give the folder of a run"

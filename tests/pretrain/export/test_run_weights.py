@@ -124,7 +124,8 @@ def test_a_run_that_only_gets_worse_says_that_its_start_was_best(tiny_data, tmp_
     source = resolve(run)
     assert (source.location, source.run) == (str(run / "best"), run)
     assert (
-        f"{run} stands for {run / 'best'} (step 0 of 6, best by heldout_mlm_loss" in capsys.readouterr().err
+        f"{run}: weights from {run / 'best'} (step 0 of 6, best by heldout_mlm_loss"
+        in capsys.readouterr().err
     )
     assert load_config(None, {"init": str(run)}).model.init == str(run / "best")
     assert describe_export(read_policy(run / "export")) == "step 6 of 6"

@@ -144,6 +144,19 @@ def test_a_saved_dataset(tmp_path, small_tasks):
         everything(Source(source=str(tmp_path / "splits"), split="dev"))
 
 
+def test_a_glob_that_matches_folders_says_that_it_reads_no_file_in_them(tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a" / "one.txt", "Ein Satz.\n")
+    with pytest.raises(UserError, match=r"folders are not read \(\S+/a\); .*: \S+/\*/\*\*$") as refused:
+        plan_tasks([Source(source=str(tmp_path / "*"))])
+    remedy = str(refused.value).rpartition(": ")[2]
+    assert len(plan_tasks([Source(source=remedy)])) == 1
+    assert "folders are not read" not in capsys.readouterr().err
+    write(tmp_path / "two.txt", "Ein Satz.\n")
+    assert len(plan_tasks([Source(source=str(tmp_path / "*"))])) == 1
+    assert f"folders are not read ({tmp_path}/a); ** reaches" in capsys.readouterr().err
+
+
 def test_folders_and_globs(tmp_path):
     for name in ("a.txt", "b.txt", "sub/c.jsonl", "notes.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -230,7 +243,7 @@ def test_text_that_is_not_utf_8_is_refused_with_the_command_that_converts_it(tmp
 @pytest.mark.parametrize(
     "first_line,hint",
     [
-        ("Ein Satz ohne Kopf,3", "The first line of a csv file names its columns."),
+        ("Ein Satz ohne Kopf,3", "The first line of a csv file names its columns; add it if it is missing."),
         ("text;label", "Between its fields stands ';': write commas, or tabs and the format tsv."),
         ("text\tlabel", "Between its fields stands a tab: its format is tsv."),
     ],
@@ -261,6 +274,9 @@ def test_damaged_archives(tmp_path):
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[:2000])
     with pytest.raises(UserError, match=r"cut\.jsonl\.gz is cut short or damaged"):
         everything(Source(source=str(tmp_path / "cut.jsonl.gz")))
+    (tmp_path / "plain.txt.gz").write_text("Ein Satz.")
+    with pytest.raises(UserError, match=r"not what its name says .*Download it again, or rename it"):
+        everything(Source(source=str(tmp_path / "plain.txt.gz")))
     with pytest.raises(UserError, match="holds no corpus file"):
         (tmp_path / "folder").mkdir()
         plan_tasks([Source(source=str(tmp_path / "folder"))])
@@ -376,3 +392,5 @@ def test_the_embedded_corpus_is_large_enough():
 def test_a_name_that_an_ascii_locale_has_taken_apart_is_refused():
     with pytest.raises(ValueError, match=r"gr\\udcc3\\udcb6.*set PYTHONUTF8=1"):
         Source.model_validate("gr\udcc3\udcb6.txt")
+    with pytest.raises(ValueError, match=r"gr\\udcf6.*rename it"):  # Latin-1: no locale helps
+        Source.model_validate("gr\udcf6.txt")

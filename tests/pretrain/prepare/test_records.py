@@ -195,6 +195,7 @@ def test_the_source_that_an_error_of_other_fields_names_keeps_the_scores(tmp_pat
     with pytest.raises(UserError, match="there is no column 'index'") as refused:
         read(path)
     value = str(refused.value).split("--source '")[1].split("'")[0]
+    assert json.loads(value) == [{"source": str(path), "other_fields": "ignore", "score_key": "score"}]
     (source,) = data_config({"sources": parse_value(value, list[Source], "--source")}).sources
     assert found_in(read(path, **source.model_dump(exclude={"source"}))) == [("a", "b", "", "", 3.0)]
 

@@ -1,6 +1,7 @@
 """Post-training of a published encoder keeps what it brought: modules, length, prompts, tokenizer."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,18 @@ def test_the_pooling_is_the_starts_unless_a_flag_gives_one(bert, tmp_path, pooli
     config = load_config(of_recipe, {})
     adopt_interface(config)
     assert config.model.pooling == "first-last"
+
+
+@pytest.mark.full
+def test_a_start_without_a_tokenizer_is_named(bert, tmp_path):
+    """Data of another tokenizer would be trained on as if it fitted."""
+    bare, corpus = tmp_path / "bare", write_corpus(tmp_path / "corpus.txt", documents=40)
+    shutil.copytree(bert, bare, ignore=shutil.ignore_patterns("*token*", "vocab*"))
+    given = {"init": bare, "data__prepare__sources": corpus, "data__prepare__tokenizer": bert}
+    given |= {"train__steps": 1, "train__warmup_steps": 0, "objective": "simcse", "aug": "none"}
+    given |= {f"model__{key}": None for key in ("layers", "hidden_size", "heads", "max_positions")}
+    output = finish(start(command(tmp_path / "data", tmp_path / "run", **given)))
+    assert f"{bare} has no tokenizer: whether the data has its tokens is not known" in output
 
 
 @pytest.mark.full
