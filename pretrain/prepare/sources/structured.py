@@ -1,11 +1,14 @@
 """Read the documents of a source with the structure that their files give them."""
 
+import re
 from collections.abc import Iterator
 from itertools import chain, islice
+from pathlib import Path
 from statistics import fmean
 
+from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
-from pretrain.prepare.sources.markup import MARKUP
+from pretrain.prepare.sources.markup import HTML, MARKUP
 from pretrain.prepare.sources.readers import ReadTask, naming_damage, open_file, too_long
 from pretrain.prepare.sources.rows import BrokenRow, RowFaults, as_unicode, documents, json_rows, table_rows
 from pretrain.prepare.sources.structure import Document
@@ -24,6 +27,7 @@ COLUMNS = {
 """Names of columns that belong together, the one that is asked with first."""
 _SAMPLE = 100  # rows by which columns without such names are judged
 _ANSWER_CHARACTERS, _ANSWER_DIFFERENT = 20, 0.5  # of what is a text, and no label: in the mean; the share
+_DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 
 Columns = tuple[str, ...]
 """The names of two columns that belong together, or of all whose text is read."""
@@ -39,7 +43,7 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
             raw = stream.read(task.longest + 1)
         if len(raw) > task.longest:
             raise too_long(task, 0)
-        text = as_unicode(raw.decode("utf-8-sig", "surrogateescape"), task, 0, faults)
+        text = as_unicode(_decode(raw, task), task, 0, faults)
         yield Document.marked(text.replace("\r\n", "\n"), task.kind)
         return
     if task.columns is None:
@@ -56,6 +60,24 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
         title, text = (as_unicode(of[0] if of else "", task, position, faults) for of in texts)
         if text.strip():
             yield Document(text, title.strip())
+
+
+def _decode(raw: bytes, task: ReadTask) -> str:
+    """Return the text of a file with markup: UTF-8, or in HTML what the page declares.
+
+    Bytes that are wrong in the declared encoding become halves of surrogate pairs. Raises UserError: the file
+    is not UTF-8, and declares no encoding, or an unknown one.
+    """
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        declared = _DECLARED.search(raw[:1024]) if task.kind == HTML else None
+        encoding = declared.group(1).decode().lower() if declared else ""
+        encoding = "cp1252" if encoding in ("iso-8859-1", "latin1") else encoding  # as browsers read it
+        try:
+            return raw.decode(encoding, "surrogateescape")
+        except LookupError:
+            raise UserError(f"source {not_utf8(Path(task.place), raw, f'byte {error.start}')}") from error
 
 
 def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns | None:

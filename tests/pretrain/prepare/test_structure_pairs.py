@@ -11,11 +11,14 @@ from prepare_helpers import WORDS, config, digest
 from test_structure import PAGE, RESTRUCTURED_TEXT
 
 from pretrain.common.errors import UserError
-from pretrain.config.data import data_config
+from pretrain.config.data import Source, data_config
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.__main__ import summary
 from pretrain.prepare.run import prepare
+from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.rows import RowFaults
+from pretrain.prepare.sources.structured import structured
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +116,25 @@ def test_other_units_and_files_without_structure_are_refused(tmp_path, folder):
     (tmp_path / "lines.txt").write_text("A line of text that stands alone.\n" * 3)
     with pytest.raises(UserError, match="no pairs of kind heading"):
         prepare(config(tmp_path / "lines.txt", pairs="heading"), tmp_path / "none", 1, progress=False)
+
+
+def test_a_page_has_the_encoding_that_it_declares_and_other_markup_must_be_utf_8(tmp_path):
+    head = (
+        '<meta http-equiv="Content-Type" content="text/html; charset={}"><h1>Déjà vu</h1><p>Le café “est” là.'
+    )
+
+    def read(name: str, raw: bytes) -> tuple[str, RowFaults]:
+        (tmp_path / name).write_bytes(raw)
+        source, faults = Source(source=str(tmp_path / name)), RowFaults()
+        (task,) = plan_tasks([source], structure=True)
+        (document,) = structured(task, source, faults)
+        return str(document), faults
+
+    for declared, encoding in (("ISO-8859-1", "cp1252"), ("utf-8", "utf-8"), ("KOI8-R", "utf-8")):
+        text, faults = read("page.html", head.format(declared).encode(encoding))
+        assert "Déjà vu" in text and "café “est” là" in text and not faults.counts
+    text, faults = read("page.html", head.format("utf-8").encode("cp1252"))  # a page that is damaged
+    assert "Dj vu" in text and faults.counts == {"documents_not_utf8": 1}
+    for name, declared in (("page.html", ""), ("page.html", "none-such"), ("page.md", "ISO-8859-1")):
+        with pytest.raises(UserError, match=rf"{name} is not UTF-8 text .* iconv -f CP1252"):
+            read(name, head.format(declared).encode("cp1252"))
