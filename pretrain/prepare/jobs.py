@@ -192,8 +192,7 @@ def _run_job(job: Job, finished: Path, workers: int, advance: Advance) -> int:
         except BrokenProcessPool:
             raise UserError(
                 f"A process of stage {job.name} was killed, most likely because memory ran out. Use fewer "
-                "--workers or a smaller --bucket-megabytes, and run the same command again: finished tasks "
-                "are not redone (with a new bucket size, all are)."
+                "--workers, and run the same command again: finished tasks are not redone."
             ) from None
         except BaseException:
             for process in list(pool._processes.values()):
