@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from augment.core.errors import excerpt, nearest_name
 from augment.core.own_code import OWN, require_allowed
+from pretrain.common.errors import UserError
 from pretrain.config import terms
 from pretrain.config.terms import Section, refuse
 
@@ -69,23 +70,27 @@ class ObjectiveConfig(Section):
     def renewed(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Return the section as this version writes it: `OF_ALL_TERMS` once, not in each objective's section.
 
-        Values that the terms of the sum do not share stay where they are, and are refused as unknown keys.
+        Raises UserError: the objectives of the sum had different values, and the sum has none.
 
         >>> ObjectiveConfig.renewed({"name": "sda", "sda": {"start_step": 8}, "simcse": {"start_step": 0}})
         {'name': 'sda', 'sda': {}, 'simcse': {}, 'start_step': 8}
         """
         settings = super().renewed(settings)
         terms = {name: dict(own) for name, own in settings.items() if isinstance(own, dict)}
+        sections = terms.keys() - {"options", "mlm"}
         parts = str(settings.get("name", "clear")).split("+")
-        own_code = any(map(OWN.match, parts))  # may read any section
-        read = terms.keys() - {"options"} if own_code else {cls.section(part) for part in parts}
+        # an objective of one's own may read any section
+        read = sections if any(map(OWN.match, parts)) else {cls.section(part) for part in parts}
         for key in OF_ALL_TERMS:
-            values = [own[key] for name, own in terms.items() if name in read and key in own]
-            if all(value == values[0] for value in values):
-                if values:
-                    settings.setdefault(key, values[0])
-                for name in terms.keys() - {"options"}:
-                    terms[name].pop(key, None)
+            given = {name: terms[name].pop(key) for name in sorted(sections) if key in terms[name]}
+            used = {name: value for name, value in given.items() if name in read}
+            if not used or key in settings:
+                continue
+            values = dict.fromkeys(sorted(read - {"mlm"}), cls.model_fields[key].default) | used
+            if len(set(values.values())) > 1:
+                told = ", ".join(f"objective.{name}.{key}={value}" for name, value in values.items())
+                raise UserError(f"{told}: all objectives have the same now; set objective.{key} instead")
+            settings[key] = next(iter(used.values()))
         return settings | terms
 
     @field_validator("name")
@@ -134,9 +139,9 @@ class ObjectiveConfig(Section):
             refuse(
                 queue, f"{of_all}esimcse's queue holds vectors of all ranks; set objective.esimcse.queue to 0"
             )
-            divergence = any(part in self.parts and getattr(self, part).loss == "kl" for part in DISTILLING)
-            refuse(divergence, f"{of_all}loss kl is over texts of all ranks")
-            refuse("scored" in self.parts, f"{of_all}scored compares the pairs of all ranks")
+            divergence = "distill" in self.parts and self.distill.loss == "kl"
+            refuse(divergence, f"{of_all}loss kl is over texts of all ranks; leave it at global")
+            refuse("scored" in self.parts, f"{of_all}scored compares pairs of all ranks; leave it at global")
         return self
 
     def rise(self, step: int) -> float:

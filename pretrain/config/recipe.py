@@ -88,7 +88,7 @@ def _refuse_idle(config: Config, flags: set[str]) -> None:
         # a flag may be the key, a section that holds it, or an entry of it
         given = any(f"{key}.".startswith(f"{flag}.") or flag.startswith(f"{key}.") for flag in flags)
         if changes_nothing and given:
-            raise UserError(f"{key} changes nothing without its condition: set {needed}, or leave it out")
+            raise UserError(f"{key} changes nothing by itself: set {needed}, or leave it out")
 
 
 def find_recipe(path: Path) -> Path:

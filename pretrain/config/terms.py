@@ -1,4 +1,4 @@
-"""Configuration of each objective: its losses' weights and schedule, and its hyper-parameters.
+"""Configuration of each objective: its losses' weights, and its hyper-parameters.
 
 Hyper-parameters default to the papers' values for BERT-base; the recipes under configs/ say where each is
 from.

@@ -46,10 +46,11 @@ class WorkingCopies:
                 pairs += zip(copy[: sum(rows)].split(rows), masters)
             trained = any(part.requires_grad for part in masters)
             self._copies[masters, dtype, multiple] = copy.requires_grad_(trained)
-        if len(reads) > 1 and pairs:
+        if len(reads) == 1:  # in a CUDA graph: a short list fills no GPU
+            for part, master in pairs:
+                part.copy_(master)
+        elif pairs:
             torch._foreach_copy_(*zip(*pairs))
-        for part, master in pairs if len(reads) == 1 else ():  # in a CUDA graph: a short list fills no GPU
-            part.copy_(master)
 
     @torch.no_grad()
     def add_gradients(self, factor: Tensor | None) -> None:

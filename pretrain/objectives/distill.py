@@ -37,9 +37,11 @@ class Distill(Objective):
     def require_teacher(self, width: int, own: int) -> None:
         """Refuse a teacher whose vectors, of `width` numbers, cannot be compared with those of `own`."""
         if width != own and self.settings.loss in ("mse", "cosine"):
+            remedy = "set objective.distill.loss to kl or margin"
+            remedy += "" if self.name == "distill" else ", with objective distill"
             raise UserError(
                 f"objective.{self.name}.model has vectors of {width} numbers, the encoder of {own}: name one "
-                f"of that width, or set objective.{self.name}.loss to kl or margin"
+                f"of that width, or {remedy}"
             )
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:

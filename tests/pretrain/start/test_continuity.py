@@ -263,11 +263,13 @@ def test_a_run_of_an_earlier_version_is_resumed_as_it_was():
             {"config": copy.deepcopy(old), "step": 100, "progress": {}},
             Path("step-00000100"),
         )
-    old["objective"]["sda"]["start_step"] = 10
-    with pytest.raises(
-        UserError, match=r"unknown key objective\.(contrastive|sda)\.start_step; did you mean"
-    ):
+    told = r"contrastive.start_step=1000, objective.sda.start_step=0: all .* set objective.start_step instead"
+    old["objective"]["sda"]["start_step"] = 0
+    with pytest.raises(UserError, match=told):
         validate_config(copy.deepcopy(old), "config.yaml")
+    del old["objective"]["sda"]["start_step"]  # a recipe that left it at 0
+    with pytest.raises(UserError, match=told):
+        validate_config(old, "config.yaml")
 
 
 @pytest.mark.full
