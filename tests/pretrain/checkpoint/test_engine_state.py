@@ -38,9 +38,7 @@ def lamb(parameters, lr: float):
 
 def muon(parameters, lr: float):
     matrix, vector = parameters
-    return MuonWithAdamW(
-        [{"params": [matrix, vector]}], {id(matrix)}, "match_rms_adamw", lr=lr, betas=(0.9, 0.98), eps=1e-6
-    )
+    return MuonWithAdamW([{"params": [matrix, vector]}], {id(matrix)}, lr=lr, betas=(0.9, 0.98), eps=1e-6)
 
 
 OPTIMIZERS = {
