@@ -331,7 +331,7 @@ def test_several_positives_are_columns_of_which_simcse_takes_all(tmp_path):
         ({"simcse": {"positives": 2, "form": "2n-2"}}, "positives needs objective.simcse.form=one-direction"),
         ({"simcse": {"positives": True}, "mask_duplicates": False}, "contrast a record's positives"),
         ({"simcse": {"in_batch": False}}, "leaves no negatives: set hard_negatives"),
-        ({"name": "scored", "scope": "local"}, "compares the pairs of all ranks"),
+        ({"name": "scored", "scope": "local"}, "compares pairs of all ranks"),
         ({"name": "scored+retain", "false_negatives": {"guide": "self"}}, "has no negatives"),
     ],
 )
