@@ -32,10 +32,9 @@ class Intents:
 
 
 def read(name: str, data: str | Path | None = None) -> Intents:
+    """Read a set of SETS."""
     if name == "BANKING77":
-        paths = [find(data, "intents", name, f"{part}.csv") for part in ("train", "test")]
-        cells = ((path, csv_columns(path, "text", "category")) for path in paths)
-        pool, test = (_checked(path, ((a.strip(), b.strip()) for a, b in rows)) for path, rows in cells)
+        pool, test = (read_csv(find(data, "intents", name, f"{part}.csv")) for part in ("train", "test"))
     elif name == "CLINC150":
         pool, test = _read_clinc(find(data, "intents", name, "data_full.json"))
     else:
@@ -63,6 +62,12 @@ def read_lines(folder: Path) -> list[tuple[str, str]]:
     if len(texts) != len(labels):
         raise UserError(f"{folder}: {len(texts)} lines in seq.in but {len(labels)} in label")
     return _checked(folder, zip(texts, labels, strict=True))
+
+
+def read_csv(path: Path) -> list[tuple[str, str]]:
+    """Read (text, label) from a csv file with the columns text and category."""
+    rows = csv_columns(path, "text", "category")
+    return _checked(path, ((text.strip(), category.strip()) for text, category in rows))
 
 
 def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
