@@ -60,20 +60,20 @@ def read(folder: Path) -> RetrievalSet:
         for document in map(str, named if isinstance(named, list) else [named]):
             if gain > 0:
                 relevant.setdefault(query, {})[rows.setdefault(document, len(rows))] = gain
-    asked = [name for name in queries if name in relevant]
-    if not asked:
+    judged_queries = [name for name in queries if name in relevant]
+    if not judged_queries:
         raise UserError(f"{folder}: no query has a relevant document; fetch the set again")
     counts = (
         (len(rows) - len(documents), "relevant documents", "corpus"),
-        (len(relevant) - len(asked), "queries of qrels", "queries"),
+        (len(relevant) - len(judged_queries), "queries of qrels", "queries"),
     )
     missing = [
         f"{what} missing in {part}, or without text: {count:,}" for count, what, part in counts if count
     ]
     return RetrievalSet(
         list(documents.values()),
-        [queries[name] for name in asked],
-        [relevant[name] for name in asked],
+        [queries[name] for name in judged_queries],
+        [relevant[name] for name in judged_queries],
         "; ".join(missing),
     )
 

@@ -49,14 +49,14 @@ def quiet_transformers() -> Iterator[None]:
     """Keep transformers from drawing bars, and from calling a checkpoint without a head corrupted."""
     from transformers.utils import logging
 
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    bar_shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        if shown:
+        if bar_shown:
             logging.enable_progress_bar()
 
 
@@ -81,8 +81,8 @@ def require_source(source: str | Path) -> None:
 def no_folder(source: str | Path, remedy: str) -> str:
     """Return an error's text: there is no such folder; name the most similar one beside it, or the remedy."""
     path = Path(os.path.expanduser(source))
-    beside = [Path(place).name for place in glob.glob(f"{glob.escape(str(path.parent))}/*/")]
-    near = nearest_name(path.name, beside)
+    folders = [Path(place).name for place in glob.glob(f"{glob.escape(str(path.parent))}/*/")]
+    near = nearest_name(path.name, folders)
     return f"there is no folder {source}; {f'did you mean {path.parent / near}?' if near else remedy}"
 
 

@@ -129,9 +129,9 @@ def random_word_embedding(
             edits.append((start, start, draws.choice(vectors.words) + " "))
             continue
         neighbours = (*text[:start].split()[-1:], *text[end:].split()[:1])
-        beside = {word.strip(_MARKS).lower() for word in neighbours}
+        excluded = {word.strip(_MARKS).lower() for word in neighbours}
         near = vectors.neighbours(vectors.rows[text[start:end].lower()], top_k)
-        allowed = [vectors.words[row] for row in near.tolist() if vectors.words[row].lower() not in beside]
+        allowed = [vectors.words[row] for row in near.tolist() if vectors.words[row].lower() not in excluded]
         if allowed:
             edits.append((start, end, like(text[start:end], draws.choice(allowed))))
     return rewrite(sentence, edits)

@@ -340,9 +340,9 @@ def deniable(sentence: ParsedSentence, main: english.Clause) -> tuple[english.Cl
     if any(child < subject for child in sentence.dependents(clause.head, "ccomp", "parataxis")):
         return None  # "It rained, he said"
     for child in sentence.children(clause.head):  # "..., they are not toys": would be denied too
-        beside = sentence.relation(child) == "parataxis" and child > clause.finite
-        begin = sentence.subtree(child)[0] if beside else 0
-        commas = beside and "," in (sentence.word(begin), sentence.word(begin - 1))
+        coordinate = sentence.relation(child) == "parataxis" and child > clause.finite
+        begin = sentence.subtree(child)[0] if coordinate else 0
+        commas = coordinate and "," in (sentence.word(begin), sentence.word(begin - 1))
         if commas and sentence.subject(child) is not None:
             return None
     return clause, first

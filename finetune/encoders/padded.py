@@ -35,8 +35,8 @@ class PaddedModel:
         """Return vectors [N, d]; a pooling that leaves prompts out is told the longest that begins each."""
         pools_all = all(getattr(module, "include_prompt", True) for module in model)
         prompts = {"", *(prompt or "" for prompt in model.prompts.values())}
-        told = [""] if pools_all else sorted(prompts, key=len, reverse=True)
-        prompt_of = [next(filter(text.startswith, told)) for text in texts]
+        by_length = [""] if pools_all else sorted(prompts, key=len, reverse=True)
+        prompt_of = [next(filter(text.startswith, by_length)) for text in texts]
         vectors = np.empty(0)
         for prompt in dict.fromkeys(prompt_of or [""]):
             rows = [row for row, one in enumerate(prompt_of) if one == prompt]

@@ -246,10 +246,10 @@ def _retrieval(name: str, place: str, rows: list) -> OwnSet:
             number = documents.setdefault(text, len(documents))
             gains[query][number] = max([gains[query].get(number, 0.0), *(relevance or [1.0])])
     relevant = {query: {row: gain for row, gain in of.items() if gain} for query, of in gains.items()}
-    asked = {query: of for query, of in relevant.items() if of}
-    about = f"{len(asked):,} queries, {len(documents):,} documents"
-    if left_out := len(gains) - len(asked):
+    answered = {query: of for query, of in relevant.items() if of}
+    about = f"{len(answered):,} queries, {len(documents):,} documents"
+    if left_out := len(gains) - len(answered):
         about += f", {left_out:,} queries left out that have no relevant document"
-    if len(asked) < 2 or len(documents) < 2:
+    if len(answered) < 2 or len(documents) < 2:
         raise UserError(f"{place}: {about}; there must be two of each")
-    return OwnSet(name, "retrieval", [*asked], [*documents], relevant=[*asked.values()], about=about)
+    return OwnSet(name, "retrieval", [*answered], [*documents], relevant=[*answered.values()], about=about)

@@ -331,8 +331,10 @@ def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> An
 
 def _help(command: Command | None, typed_as: str, commands: dict[str, Callable], words: Sequence[str]) -> str:
     topics = {word.removeprefix("--help=") for word in words if word.startswith("--help=")}
-    asked = next((place for place, word in enumerate(words) if word in ("--help", "-h", "help")), len(words))
-    topics |= {*itertools.takewhile(lambda word: not _is_flag(word), words[asked + 1 :])}
+    help_place = next(
+        (place for place, word in enumerate(words) if word in ("--help", "-h", "help")), len(words)
+    )
+    topics |= {*itertools.takewhile(lambda word: not _is_flag(word), words[help_place + 1 :])}
     pages = []
     if command is not None:
         sections = [command.full_help(section) for section in command.sections if section in topics]

@@ -88,8 +88,8 @@ class ObjectiveConfig(Section):
                 continue
             values = dict.fromkeys(sorted(read - {"mlm"}), cls.model_fields[key].default) | used
             if len(set(values.values())) > 1:
-                told = ", ".join(f"objective.{name}.{key}={value}" for name, value in values.items())
-                raise UserError(f"{told}: all objectives have the same now; set objective.{key} instead")
+                conflict = ", ".join(f"objective.{name}.{key}={value}" for name, value in values.items())
+                raise UserError(f"{conflict}: all objectives have the same now; set objective.{key} instead")
             settings[key] = next(iter(used.values()))
         return settings | terms
 

@@ -83,10 +83,10 @@ def find_source(source: Path, step: str) -> tuple[Path, Path]:
     require_folder(source)
     if is_export(source):
         raise UserError(f"{source} is an export already; send it to the hub with --push OWNER/NAME alone")
-    asked = source / "best" if step == "best" else source
-    if (asked / "modules.json").is_file() and not is_export(asked):
+    named = source / "best" if step == "best" else source
+    if (named / "modules.json").is_file() and not is_export(named):
         raise UserError(
-            f"{asked} is a sentence-transformers model, no export: a best/ that is the start, unchanged, has "
+            f"{named} is a sentence-transformers model, no export: a best/ that is the start, unchanged, has "
             "nothing to export or push. What was trained is in RUN/export"
         )
     if store.STEP_FOLDER.fullmatch(source.name) and source.is_dir():

@@ -29,13 +29,13 @@ def show(
         queries: a file with a query a line; default: five held-out sentences.
     """
     require_run(Path(run))
-    asked = read_queries(queries) if queries is not None else []
+    given_queries = read_queries(queries) if queries is not None else []
     place = out or Path(run) / "report" / "page.html"
     require_writable_file(place)
     choose_accelerator()
     from pretrain.commands.show.page import page_of  # imports torch and transformers
 
-    html = page_of(Path(run), sentences, asked)
+    html = page_of(Path(run), sentences, given_queries)
     make_folder(place.parent)
     replace_durably(place, html.encode())
     print(f"page: {place.resolve()}")

@@ -135,8 +135,8 @@ def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
     reader, views = ShardReader(config.data_folder, "train"), view_specs(config)
     batch = load_batch(config, views, reader, tokenizer)
     names = inspect.names_of_labels(views, reader)
-    shown = range(min(SHOWN, len(batch.original)))
-    return [inspect.sequence_lines(batch, row, tokenizer, views, names) for row in shown]
+    rows = range(min(SHOWN, len(batch.original)))
+    return [inspect.sequence_lines(batch, row, tokenizer, views, names) for row in rows]
 
 
 def models_of(run: Path, config: Config, tokenizer: Any) -> dict[str, EmbeddingModel]:
@@ -155,13 +155,13 @@ def search(
 ) -> tuple[int, dict[str, dict[str, list[Hit]]]]:
     """Return how many different sentences of `count` are searched, and query -> model -> what it finds."""
     corpus = list(dict.fromkeys(_sentences(config, "train", tokenizer, count)))
-    asked = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
+    searched = queries or choose_queries(list(_sentences(config, "heldout", tokenizer, count)))
     hits_by_model = {
-        name: nearest(model.encode_document(corpus), corpus, model.encode_query(asked), FOUND)
+        name: nearest(model.encode_document(corpus), corpus, model.encode_query(searched), FOUND)
         for name, model in models.items()
     }
     by_query = zip(*hits_by_model.values())
-    return len(corpus), {query: dict(zip(models, hits)) for query, hits in zip(asked, by_query)}
+    return len(corpus), {query: dict(zip(models, hits)) for query, hits in zip(searched, by_query)}
 
 
 def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:

@@ -85,7 +85,7 @@ def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
         row["wanted"] = len(plan.seeds_of(entry)) if entry.row.kind == "trained" else 1
         models[entry.name] = models_of(entry, runs, out)
         for model in models[entry.name]:
-            of_run: dict[str, Any] = {
+            run_row: dict[str, Any] = {
                 "figures": figures(model, sweep, entry.row),
                 "model": model.model,
                 "pooling": model.pooling,
@@ -94,8 +94,8 @@ def collect(sweep: Sweep, plan: SweepPlan, out: Path) -> dict[str, Any]:
             if model.run is not None:
                 summary = model.run.summary
                 assert summary is not None  # `models_of` gives finished runs
-                of_run |= {"seed": model.run.seed, "best_step": summary["best_step"]}
-            row["runs"].append(of_run)
+                run_row |= {"seed": model.run.seed, "best_step": summary["best_step"]}
+            row["runs"].append(run_row)
         row |= statistics_of([run["figures"] for run in row["runs"]], dev)
     content: dict[str, Any] = {
         **sweep.model_dump(include={"title", "source", "paper_reports", "notes", "figures"}),

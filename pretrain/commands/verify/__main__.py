@@ -109,8 +109,8 @@ def _compare_batches(
     stop, kinds = records[-1].step, KINDS if views else KINDS[:1]
     workers = usable_cores() if workers is None else workers
     sums = replay.sums_with_views(begin, stop, workers) if views else replay.sums(begin, stop)
-    shown = track(sums, "comparing", total=stop - begin, console=Console(stderr=True), transient=True)
-    difference = compare(records, start, shown, kinds)
+    tracked = track(sums, "comparing", total=stop - begin, console=Console(stderr=True), transient=True)
+    difference = compare(records, start, tracked, kinds)
     what = "batch, its masking and its views are" if views else "batch is"
     believed = "" if start is None else f", given the record of step {start.step}"
     if difference is None:

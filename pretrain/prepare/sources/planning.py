@@ -202,10 +202,12 @@ def _of_preparation(file: Path) -> bool:
     """Return whether a file belongs to prepared data, finished or not: its manifest, pairs, recipe or
     tokenizer."""
     in_tokenizer = file.parent.name == "tokenizer"
-    home = file.parent.parent if in_tokenizer else file.parent
+    prepared = file.parent.parent if in_tokenizer else file.parent
     if not (file.suffix == ".json" if in_tokenizer else file.name in (MANIFEST, PAIRS, RECIPE)):
         return False
-    return (home / ".work").is_dir() or ((home / MANIFEST).is_file() and (home / "tokenizer").is_dir())
+    return (prepared / ".work").is_dir() or (
+        (prepared / MANIFEST).is_file() and (prepared / "tokenizer").is_dir()
+    )
 
 
 def _plan_file(number: int, source: Source, file: Path, records: bool, structure: bool) -> list[ReadTask]:
