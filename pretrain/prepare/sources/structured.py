@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
@@ -66,18 +67,20 @@ def _decode(raw: bytes, task: ReadTask) -> str:
     """Return the text of a file with markup: UTF-8, or in HTML what the page declares.
 
     Bytes that are wrong in the declared encoding become halves of surrogate pairs. Raises UserError: the file
-    is not UTF-8, and declares no encoding, or an unknown one.
+    is not UTF-8, and declares no encoding, or one that it cannot have.
     """
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         declared = _DECLARED.search(raw[:1024]) if task.kind == HTML else None
-        encoding = declared.group(1).decode().lower() if declared else ""
-        encoding = "cp1252" if encoding in ("iso-8859-1", "latin1") else encoding  # as browsers read it
-        try:
-            return raw.decode(encoding, "surrogateescape")
-        except LookupError:
-            raise UserError(f"source {not_utf8(Path(task.place), raw, f'byte {error.start}')}") from error
+        if declared is not None:
+            encoding = declared[1].decode().lower()
+            encoding = "cp1252" if encoding in ("iso-8859-1", "latin1") else encoding  # as browsers read it
+            with suppress(LookupError, UnicodeError):
+                # not UTF-16 and the like: the declaration itself could not be read in them
+                if declared[0].decode(encoding) == declared[0].decode():
+                    return raw.decode(encoding, "surrogateescape")
+        raise UserError(f"source {not_utf8(Path(task.place), raw, f'byte {error.start}')}") from error
 
 
 def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns | None:

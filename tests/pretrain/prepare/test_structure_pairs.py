@@ -135,6 +135,9 @@ def test_a_page_has_the_encoding_that_it_declares_and_other_markup_must_be_utf_8
         assert "Déjà vu" in text and "café “est” là" in text and not faults.counts
     text, faults = read("page.html", head.format("utf-8").encode("cp1252"))  # a page that is damaged
     assert "Dj vu" in text and faults.counts == {"documents_not_utf8": 1}
-    for name, declared in (("page.html", ""), ("page.html", "none-such"), ("page.md", "ISO-8859-1")):
+    for name, declared in (
+        *(("page.html", charset) for charset in ("", "none-such", "UTF-16", "idna")),
+        ("page.md", "ISO-8859-1"),
+    ):
         with pytest.raises(UserError, match=rf"{name} is not UTF-8 text .* iconv -f CP1252"):
             read(name, head.format(declared).encode("cp1252"))
