@@ -95,9 +95,9 @@ def encode_examples(
 ) -> Encoded:
     """Tokenise sentences, or pairs, whose longer text is cut first, to `max_length` or the encoder's."""
     longest = min(max_length, source.encoder.max_positions)
-    with_types, config = False, source.encoder.lm.config
-    if second is not None and config.model_type in ("bert", "electra"):  # RoBERTa has a type, and marks none
-        with_types = config.type_vocab_size > 1
+    config = source.encoder.lm.config
+    marks = config.model_type in ("bert", "electra") and config.type_vocab_size > 1  # RoBERTa has one type
+    with_types = second is not None and marks
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
     was_cut = 0

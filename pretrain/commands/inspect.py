@@ -49,10 +49,9 @@ def inspect(
     # these import torch and transformers: seconds, so not for --help and wrong flags
     from pretrain.data.tokenizer import load_tokenizer
     from pretrain.objectives import view_specs
-    from pretrain.prepare.cache.views import trains_on
-    from pretrain.start.data import load_batch, open_train
+    from pretrain.start.data import load_batch, loader_config, open_train
 
-    copies, settings = settings.data.cache, trains_on(settings, view_specs(settings))
+    copies, settings = settings.data.cache, loader_config(settings)
     if copies and not (settings.data_folder / MANIFEST).is_file():
         raise UserError(f"no run has made the views of data.cache={copies} yet: start one, or --data.cache 0")
     reader = open_train(settings) if split == "train" else ShardReader(settings.data_folder, split)

@@ -76,13 +76,13 @@ class ObjectiveConfig(Section):
         {'name': 'sda', 'sda': {}, 'simcse': {}, 'start_step': 8}
         """
         settings = super().renewed(settings)
-        terms = {name: dict(own) for name, own in settings.items() if isinstance(own, dict)}
-        sections = terms.keys() - {"options", "mlm"}
+        sections = {name: dict(own) for name, own in settings.items() if isinstance(own, dict)}
+        names = sections.keys() - {"options", "mlm"}
         parts = str(settings.get("name", "clear")).split("+")
         # an objective of one's own may read any section
-        read = sections if any(map(OWN.match, parts)) else {cls.section(part) for part in parts}
+        read = names if any(map(OWN.match, parts)) else {cls.section(part) for part in parts}
         for key in OF_ALL_TERMS:
-            given = {name: terms[name].pop(key) for name in sorted(sections) if key in terms[name]}
+            given = {name: sections[name].pop(key) for name in sorted(names) if key in sections[name]}
             used = {name: value for name, value in given.items() if name in read}
             if not used or key in settings:
                 continue
@@ -91,7 +91,7 @@ class ObjectiveConfig(Section):
                 conflict = ", ".join(f"objective.{name}.{key}={value}" for name, value in values.items())
                 raise UserError(f"{conflict}: all objectives have the same now; set objective.{key} instead")
             settings[key] = next(iter(used.values()))
-        return settings | terms
+        return settings | sections
 
     @field_validator("name")
     @classmethod

@@ -375,8 +375,8 @@ class FrozenTerm(Term):
     steadier: ClassVar[dict[str, str]] = {"weight": "lower"}
 
     model: ModelName | None = None
-    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init, of
-    retain (distill needs one)"""
+    """the frozen encoder: a run, folder or hub name, with the tokenizer of the data; none: model.init
+    for retain; distill must name one"""
 
 
 class DistillConfig(FrozenTerm):

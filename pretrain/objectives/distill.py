@@ -37,11 +37,10 @@ class Distill(Objective):
     def require_teacher(self, width: int, own: int) -> None:
         """Refuse a teacher whose vectors, of `width` numbers, cannot be compared with those of `own`."""
         if width != own and self.settings.loss in ("mse", "cosine"):
-            remedy = "set objective.distill.loss to kl or margin"
-            remedy += "" if self.name == "distill" else ", with objective distill"
+            instead = ", with objective distill" if self.name == "retain" else ""
             raise UserError(
                 f"objective.{self.name}.model has vectors of {width} numbers, the encoder of {own}: name one "
-                f"of that width, or {remedy}"
+                f"of that width, or set objective.distill.loss to kl or margin{instead}"
             )
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:

@@ -208,6 +208,11 @@ def batch_spec(config: Config, views: Sequence[ViewSpec], tokenizer: Any, longes
     )
 
 
+def loader_config(config: Config) -> Config:
+    """Return the configuration of what the loader reads: of views made once, or the run's own."""
+    return cached_views.trains_on(config, view_specs(config))
+
+
 def find_data(config: Config, views: Sequence[ViewSpec]) -> None:
     """Prepare the data folder if it is empty, and make the views that `data.cache` asks for; on one rank."""
     folder, recipe = config.data_folder, config.data.prepare

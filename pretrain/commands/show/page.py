@@ -28,9 +28,8 @@ from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.objectives import view_specs
-from pretrain.prepare.cache.views import trains_on
 from pretrain.prepare.sentences import split_sentences
-from pretrain.start.data import load_batch
+from pretrain.start.data import load_batch, loader_config
 from pretrain.start.encoder import starting_encoder
 from pretrain.telemetry.formats import LABELS, format_count, format_seconds
 
@@ -77,7 +76,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         judged=adaptation_lines(run),
         curves=curves(run),
         masked=config.objective.masked_copies > 0,
-        views=[(spec.role, spec.augmentation) for spec in view_specs(trains_on(config, view_specs(config)))],
+        views=[(spec.role, spec.augmentation) for spec in view_specs(loader_config(config))],
         batch=batch_lines(config, tokenizer),
         searched=searched,
         sentences=corpus,
@@ -131,7 +130,7 @@ def curves(run: Path) -> dict[str, str]:
 
 def batch_lines(config: Config, tokenizer: Any) -> list[list[str]]:
     """Return the first sequences of the run's first batch, each as lines of text."""
-    config = trains_on(config, view_specs(config))
+    config = loader_config(config)
     reader, views = ShardReader(config.data_folder, "train"), view_specs(config)
     batch = load_batch(config, views, reader, tokenizer)
     names = inspect.names_of_labels(views, reader)

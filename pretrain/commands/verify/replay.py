@@ -22,8 +22,7 @@ from pretrain.data.loader import Loader, LoaderSettings, Position, lanes_of
 from pretrain.data.shards import Chunk, DamagedShard, ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.objectives import view_specs
-from pretrain.prepare.cache.views import trains_on
-from pretrain.start.data import batch_spec, open_train
+from pretrain.start.data import batch_spec, loader_config, open_train
 
 _DRAWN_AT_ONCE = 1 << 20  # sequences
 
@@ -44,7 +43,7 @@ class Replay:
     def __init__(
         self, config: Config, substitutions: Sequence[dict[str, Any]], jumped: Sequence[tuple[int, int]] = ()
     ) -> None:
-        self.config = trains_on(config, view_specs(config))
+        self.config = loader_config(config)
         self.reader: ShardReader = open_train(self.config)
         self.views: list[ViewSpec] = view_specs(self.config)
         self.settings = LoaderSettings.of(config)
