@@ -335,10 +335,8 @@ def fitting_micro_batch(config: Config, tokenizer: Any, longest: int, ranks: int
 
     batch, length = assumed_batch(config, longest, longest)
     model = measure_model(config, tokenizer, length, config.train.precision)
-    model, layout = (
-        replace(model, token_bytes=2 * model.token_bytes),
-        layout_of(config, ranks, config.train.zero),
-    )
+    model = replace(model, token_bytes=2 * model.token_bytes)
+    layout = layout_of(config, ranks, config.train.zero)
     fitting = largest_micro_batch(model, batch, layout, USABLE * free) or 0
     most = LARGEST_ROW if longest <= SHORT else 2 * LARGEST_ROW
     tokens = most if fitting * ranks >= batch.largest_pass else 1 << max(fitting, 1).bit_length() - 1
