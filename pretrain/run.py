@@ -28,10 +28,9 @@ from pretrain.data.tokenizer import prompt_tokens
 from pretrain.export.folder import export
 from pretrain.export.sentence_transformers import unpooled_prompts
 from pretrain.objectives import build_objective
-from pretrain.start import continuity, summary
+from pretrain.start import continuity, devices, summary
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import open_data, report_damage, require_different_views, require_signal
-from pretrain.start.devices import allow_tf32, choose_precision, set_deterministic, set_threads
 from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
 from pretrain.start.evaluation import RunEvaluation, require_sts, sets_of
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
@@ -110,8 +109,8 @@ class TrainingRun:
 
     def open(self) -> None:
         """Open the data, preparing it if there is none, and find the checkpoint to resume from."""
-        self.threads = set_threads(self.config)
-        set_deterministic(self.config)
+        self.threads = devices.set_threads(self.config)
+        devices.set_deterministic(self.config)
         self.sets = on_rank_zero(lambda: sets_of(self.config.evaluate))
         self.data = open_data(self.config)
         self.checkpoint, state = resume_from(self.config, self.data.inputs)
@@ -120,8 +119,9 @@ class TrainingRun:
             began = state["config"]["objective"]["mlm"].get("initial_bias", "zero")
             self.config.objective.mlm.initial_bias = began
         self.watchdog.begin(self.progress.step)
-        self.config.train.precision = choose_precision(self.config, state)
-        allow_tf32(self.config)
+        self.config.train.precision = devices.choose_precision(self.config, state)
+        self.config.train.micro_batch_tokens = devices.choose_micro_batch(self.config, state, self.data)
+        devices.allow_tf32(self.config)
 
     # -- build: model, batches, engine, evaluation -------------------------------------------
 
@@ -199,7 +199,7 @@ class TrainingRun:
         self.whole = WholeBatch(
             self.engine,
             settings.seed,
-            settings.micro_batch_tokens,
+            settings.micro_batch,
             self.scale,
             self.clock,
             lanes=config.data.lanes,

@@ -59,8 +59,6 @@ MAY_IMPORT = {
     # starts runs and evaluations, and imports neither; it reads the answers that evaluations keep
     "pretrain.commands.sweep": "pretrain.config pretrain.telemetry pretrain.benchmarks pretrain.watch "
     "finetune.answers",
-    "pretrain.commands.estimate": "augment.spec pretrain.config pretrain.telemetry pretrain.model "
-    "pretrain.data pretrain.objectives pretrain.step",
     "pretrain.commands": "augment pretrain finetune",
 }
 EVERYONE_MAY_IMPORT = {

@@ -68,7 +68,7 @@ def inspect(
     for entry in batch.substitutions:
         said = "chunk {chunk} is damaged ({reason}): chunk {replacement} in its place"
         print(said.format_map(entry))
-    print("", shape_table(batch, settings.train.micro_batch_tokens, views), "", sep="\n")
+    print("", shape_table(batch, settings.train.micro_batch, views), "", sep="\n")
     names = names_of_labels(views, reader)
     for role, view in batch.views.items():
         changed = 1 - equal_sequences(batch.original, view.tokens).mean()

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pretrain.commands import estimate
-from pretrain.commands.estimate import BatchSize, Layout, ModelSize
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
 from pretrain.config.run import Config
 from pretrain.data.manifest import MANIFEST
+from pretrain.start import estimate
+from pretrain.start.estimate import BatchSize, ModelSize, assumed_batch, layout_of
 from pretrain.telemetry.formats import columns, format_count
 
 Positive = Annotated[float, Field(gt=0)]
@@ -30,21 +30,16 @@ GPUS = {
     "l40s": (362.05, 48.0),
 }
 """Name -> TFLOP/s of bfloat16 products without sparsity, and GB of memory, from NVIDIA's data sheets."""
-MFU = 0.3
-"""Share of the peak if nobody has measured it: assumed."""
-MEASURED = {"h200": estimate.Reached(short=0.418, long=0.385, half=4000, host=0.016)}
+MFU = {"bf16": 0.3, "fp16": 0.3, "fp32": 0.021}
+"""Share of the peak if nobody has measured it: assumed; in float32 as an H200 reached of bfloat16's."""
+MEASURED = {"h200": estimate.Reached(short=0.418, long=0.385, half=4000, host=0.0093)}
 """What BERT-base reached in half precision, with graphs (docs/performance.md, "On a GPU")."""
-MOST_GPUS = 65_536
-WIRE = {"fp32": 4, "bf16": 2}
-"""`train.communication_dtype` -> bytes of an element."""
-SENTENCE = 24
-"""Mean tokens of a sentence if neither --data nor --length says: of English Wikipedia, about."""
 
 
 def plan(
     *,
     config: str | None = None,
-    gpus: Annotated[int, Field(ge=1, le=MOST_GPUS)] = 1,
+    gpus: Annotated[int, Field(ge=1, le=65_536)] = 1,
     gpu: str = "h200",
     mfu: Annotated[float, Field(gt=0, le=1)] | None = None,
     length: cli.Count | None = None,
@@ -86,12 +81,16 @@ def plan(
     precision = settings.train.precision.replace("auto", "bf16")
     model = estimate.measure_model(settings, tokenizer, mean, precision)
     speed, capacity = peak or GPUS[gpu][0], memory or GPUS[gpu][1]
-    share, said = mfu, "assumed" if mfu is None else "--mfu"
-    if share is None and peak is None and gpu in MEASURED and precision != "fp32":
-        layout = layout_of(settings, gpus, settings.train.zero)
-        share = estimate.share_reached(MEASURED[gpu], model, batch, layout, mean, gpus * speed * 1e12)
+    if settings.train.micro_batch_tokens == "auto":
+        tokens = estimate.fitting_micro_batch(settings, tokenizer, batch.longest, gpus, capacity * 1e9)
+        settings.train.micro_batch_tokens = tokens
+    flops, shares, said = gpus * speed * 1e12, [mfu or MFU[precision]] * 4, "--mfu" if mfu else "assumed"
+    if mfu is None and peak is None and gpu in MEASURED and precision != "fp32":
+        layouts = [layout_of(settings, gpus, zero) for zero in range(4)]
+        shares = [
+            estimate.share_reached(MEASURED[gpu], model, batch, layout, mean, flops) for layout in layouts
+        ]
         said = f"as BERT-base reached on an {gpu}"
-    share = share or MFU
     frozen = f" and {format_count(model.frozen)} frozen" if model.frozen else ""
     lengths = "of the data" if from_data else "assumed: --data or --length say more"
     lines = [
@@ -100,56 +99,12 @@ def plan(
         f"tokens   {batch.tokens:,.0f} per step: {batch.masked_tokens:,.0f} masked, {batch.view_tokens:,.0f} "
         f"of {batch.views} views; mean length {mean} ({lengths})",
         f"device   {gpus:,} x {gpu}: {speed:,.4g} TFLOP/s, {capacity:,.1f} GB",
-        f"speed    {share:.1%} of the peak ({said}), replayed work included",
+        f"speed    {shares[settings.train.zero]:.1%} of the peak ({said}), replayed work included",
     ]
-    stages = stage_table(settings, model, batch, gpus, capacity * 1e9, gpus * speed * 1e12 * share)
+    speeds = [flops * share for share in shares]
+    stages = stage_table(settings, model, batch, gpus, estimate.USABLE * capacity * 1e9, speeds)
     legend = "GB: per rank at the peak, of which a GPU has 90%. s/step, run: computing, without exchanges"
     print(*lines, *details(settings, model, batch, gpus), "", stages, "", legend, sep="\n")
-
-
-def assumed_batch(config: Config, length: int | None, longest: int | None = None) -> tuple[BatchSize, int]:
-    """Return the batch whose texts and views all have `length` tokens, and that length; None: assumed.
-
-    longest: tokens of the longest sequence; None: as the recipe prepares data.
-    """
-    from pretrain.objectives import view_specs
-
-    objective, parts, prepare = config.objective, config.objective.parts, config.data.prepare
-    longest = longest or prepare.max_length
-    if length is None:
-        length = min(SENTENCE, longest) if prepare.unit == "sentence" else longest
-    tokens, mlm = float(config.train.global_batch * length), objective.mlm
-    masked = tokens * objective.masked_copies
-    # views that the losses of one sequence at a time read
-    readers = 2 * ("diffcse" in parts and objective.diffcse.replaced_token_weight > 0)
-    readers += "vadvcse" in parts and objective.vadvcse.resolved.adversarial_weight > 0
-    views = len(view_specs(config))
-    batch = BatchSize(
-        sequences=config.train.global_batch,
-        longest=min(config.model.max_positions, longest),
-        masked_tokens=masked,
-        predicted=masked * max([mlm.rate, *mlm.later_rates.values()]),
-        views=views,
-        view_tokens=tokens * views,
-        sequence_tokens=tokens * readers,
-        momentum_tokens=tokens * ("esimcse" in parts and objective.esimcse.queue > 0),
-    )
-    return batch, length
-
-
-def layout_of(config: Config, ranks: int, zero: int) -> Layout:
-    """Return how a run is spread over GPUs."""
-    from pretrain.step.reduction import BUCKET
-
-    zeros = config.deepspeed.get("zero_optimization", {})
-    return Layout(
-        ranks,
-        zero,
-        config.train.micro_batch_tokens,
-        int(zeros.get("reduce_bucket_size", BUCKET if zero <= 1 else Layout.bucket)),
-        wire=WIRE[config.train.communication_dtype],
-        apex=config.train.optimizer_code == "apex",
-    )
 
 
 def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> list[str]:
@@ -167,16 +122,19 @@ def details(config: Config, model: ModelSize, batch: BatchSize, ranks: int) -> l
 
 
 def stage_table(
-    config: Config, model: ModelSize, batch: BatchSize, ranks: int, capacity: float, flops_per_second: float
+    config: Config, model: ModelSize, batch: BatchSize, ranks: int, available: float, speeds: list[float]
 ) -> str:
-    """Return a table with a row for each ZeRO stage that the run may have: all for AdamW, else 0 alone."""
+    """Return a table with a row for each ZeRO stage that the run may have: all for AdamW, else 0 alone.
+
+    available: bytes of a GPU. speeds: FLOP/s of all ranks, by stage.
+    """
     rows = []
     steps = config.batch_sizes.full_steps(config.train.steps)
     for zero in range(4) if config.train.optimizer == "adamw" else (0,):
         layout = layout_of(config, ranks, zero)
-        need, available = estimate.peak(estimate.memory(model, batch, layout)), estimate.USABLE * capacity
+        need = estimate.peak(estimate.memory(model, batch, layout))
         largest = estimate.largest_micro_batch(model, batch, layout, available)
-        seconds = estimate.step_flops(model, batch, layout) / flops_per_second
+        seconds = estimate.step_flops(model, batch, layout) / speeds[zero]
         hours = seconds * steps / 3600
         short = f"{60 * hours:.3g} min" if hours < 1 else f"{hours:.1f} h"
         cells = (

@@ -196,8 +196,9 @@ class TrainConfig(Section):
     """steps over which the batch grows evenly from batch_start to global_batch; not with data.sets"""
     batch_start: int | None = Field(None, ge=2)
     """sequences of the first step of a batch that grows; none: data.lanes"""
-    micro_batch_tokens: int = Field(16384, ge=16)
-    """most tokens in one forward pass: bounds memory, changes nothing else. Halve it when out of memory"""
+    micro_batch_tokens: Annotated[int, Field(ge=16)] | Literal["auto"] = "auto"
+    """most tokens in one forward pass: bounds memory, changes nothing else. Halve it when out of memory.
+    auto: 16,384; on a GPU what its free memory holds, up to 32,768, or 65,536 for texts of over 128 tokens"""
     optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
     """AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else, at AdamW's lr (both
     ZeRO 0 only)"""
@@ -292,6 +293,11 @@ class TrainConfig(Section):
         wrong = not all(0 <= beta < 1 for beta in self.betas)
         refuse(wrong, f"train.betas={self.betas}: each must lie in [0, 1)")
         return self
+
+    @property
+    def micro_batch(self) -> int:
+        """`micro_batch_tokens` as a number, if no GPU's memory has decided it."""
+        return 16384 if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
 
     @property
     def decay_begins(self) -> int:

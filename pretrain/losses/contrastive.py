@@ -5,9 +5,10 @@ Every loss here is a softmax over candidates, anchor by anchor:
     loss = mean over anchors i of  -log( exp(s_i,p(i)) / sum over candidates j of exp(s_ij) )
     s_ij = a_i . c_j / temperature
 
-`TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors. A loss says who the
-anchors, candidates and positives are, and may change the logits of a tile (`Adjustment`), which excludes
-candidates that are no negatives (`Exclusions`), or give each anchor candidates of its own (`own_logits`).
+`softmax_over_candidates` computes it and its exact gradient in one pass over tiles of anchors. A loss says
+who the anchors, candidates and positives are, and may change the logits of a tile (`Adjustment`), which
+excludes candidates that are no negatives (`Exclusions`), or give each anchor candidates of its own
+(`own_logits`).
 
 A loss of N anchors against N candidates costs N squared, and every rank has the gathered vectors. Under
 `shared_over`, each rank computes the rows of its own share of the anchors, and sums over ranks complete loss
@@ -25,17 +26,19 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pretrain.common.transfer import send
 from pretrain.losses.exclusions import NO_EXCLUSIONS, Adjustment, Exclusions
 from pretrain.losses.vectors import inverse, unit_vectors
+from pretrain.model.kernels.plain import Inputs, with_gradients
 
 TILE_LOGITS = {"cpu": 2**22, "cuda": 2**28}
 """Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 1 GiB on
 CUDA, where the product of 4,096 rows with 65,536 candidates then has a block for each multiprocessor."""
 SMALLEST_SHARED = 2**20
 """Logits (anchors times candidates) from which sharing is worth the wait for the other ranks."""
+SMALLEST_SYMMETRIC = 0.025
+"""Temperature from which exp((cosine - 1) / temperature) is no denormal number in float32."""
 
 _shared: ContextVar[bool] = ContextVar("shared", default=False)
 
@@ -115,6 +118,8 @@ def nt_xent(views: Tensor, temperature: float, exclusions: Exclusions = NO_EXCLU
             logits[:, start:stop].fill_diagonal_(-torch.inf)
 
         adjustments = [itself, *exclusions.over("both", device)]
+        if exclusions.guide is None and temperature >= SMALLEST_SYMMETRIC:
+            return _nt_xent(vectors, inverse(temperature), adjustments)
         return softmax_over_candidates(vectors, vectors, positives, temperature, adjustments)
 
 
@@ -249,6 +254,7 @@ def _in_order(anchors: Tensor) -> Tensor:
     return torch.arange(len(anchors), device=anchors.device)
 
 
+@with_gradients
 def softmax_over_candidates(
     anchors: Tensor,
     candidates: Tensor,
@@ -257,93 +263,114 @@ def softmax_over_candidates(
     adjustments: Sequence[Adjustment] = (),
     own_logits: Tensor | None = None,
     weights: Tensor | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Inputs, Inputs]:
     """Mean over anchors [A, d] of -log softmax over candidates [C, d], at `positives` int64[A].
+
+    With q = softmax - onehot(positive), a tile adds q @ candidates to the anchors' gradient and q^T @ anchors
+    to the candidates', while its logits are at hand.
 
     adjustments: done to the logits of each tile, in order. own_logits: [A, E], logits of further candidates
     that only their own anchor has; minus infinity for none. weights: float[A], factors on the anchors' terms.
     """
-    tile = tile_rows(anchors.device, len(candidates))
-    others = None if candidates is anchors else candidates  # one array takes both gradients if it is None
-    scale = inverse(temperature)
-    return TiledSoftmax.apply(anchors, others, own_logits, positives, scale, adjustments, tile, weights)
+    scale, tile = inverse(temperature), tile_rows(anchors.device, len(candidates))
+    inputs = (anchors, candidates, own_logits)
+    made = [torch.zeros_like(x) if x is not None and x.requires_grad else None for x in inputs]
+    of_anchors, of_candidates, of_own = made
+    # thousands of nearly equal terms would lose digits in float32
+    total = torch.zeros((), dtype=torch.float64, device=anchors.device)
+    shared = is_shared(len(anchors), len(candidates))
+    rows = my_rows(len(anchors), shared)
+    room = anchors.new_empty(min(tile, len(rows)), len(candidates))  # one for all tiles
+    for start in range(rows.start, rows.stop, tile):
+        stop = min(start + tile, rows.stop)
+        block = anchors[start:stop] * scale
+        own = positives[start:stop, None]
+        logits = torch.mm(block, candidates.T, out=room[: stop - start])
+        own_logit = logits.gather(1, own)
+        for adjust in adjustments:
+            adjust(logits, own, start, stop)
+        logits.scatter_(1, own, own_logit)
+        further = None if own_logits is None else own_logits[start:stop]
+        largest = logits.amax(1, keepdim=True)
+        if further is not None:
+            largest = largest.maximum(further.amax(1, keepdim=True))
+        likely = logits.sub_(largest).exp_()
+        # The weight of all others is summed without the positive's: if that is nearly 1, their digits would
+        # drown in it.
+        likely.scatter_(1, own, 0.0)
+        others = likely.sum(1, keepdim=True)
+        if further is not None:
+            further = (further - largest).exp_()
+            others += further.sum(1, keepdim=True)
+        below = largest - own_logit
+        denominator = others + torch.exp(-below)
+        terms = torch.where(below == 0, others.log1p(), denominator.log() + below)
+        if weights is not None:
+            factors = weights[start:stop, None].to(denominator)
+            terms, denominator = terms * factors, denominator / factors
+        total += terms.sum(dtype=torch.float64)
+        likely.scatter_(1, own, -others)
+        if of_candidates is not None:
+            of_candidates.addmm_(likely.T, block / denominator)
+        if of_anchors is not None:
+            of_anchors[start:stop] = torch.mm(likely, candidates).mul_(scale / denominator)
+        if of_own is not None:
+            of_own[start:stop] = further / denominator
+    complete(shared, total, *made)
+    count = max(len(anchors), 1)
+    return (total / count).to(anchors.dtype), inputs, [None if x is None else x.div_(count) for x in made]
 
 
-class TiledSoftmax(torch.autograd.Function):
-    """The loss above with its gradient, which is made in the same pass while a tile's logits are at hand.
+@with_gradients
+def _nt_xent(
+    vectors: Tensor, scale: float, adjustments: Sequence[Adjustment]
+) -> tuple[Tensor, Inputs, Inputs]:
+    """Compute NT-Xent of unit vectors [2N, d] from tiles on and right of the diagonal, as s_ij = s_ji.
 
-    With q = softmax - onehot(positive), a tile adds q @ candidates to the anchors' gradient and q^T @ anchors
-    to the candidates'. Kept for the backward pass: those two, of the size of the input.
+    With E_ij = exp(s_ij - scale), 0 for itself and the positive p, D_i its sum over j and P_i that of the
+    positive, the gradient of the terms' sum along vector j adds to that of vector i
+
+        E_ij (1 / (D_i + P_i) + 1 / (D_j + P_j)),    of the positive  -D_i / (D_i + P_i) - D_p / (D_p + P_p)
+
+    Several tiles are made twice, for D and for the gradient: products are two thirds of those above.
+
+    adjustments: which exclude j for i where they exclude i for j.
     """
+    count, device, shared = len(vectors), vectors.device, is_shared(len(vectors), len(vectors))
+    partners = _in_order(vectors).roll(count // 2)[:, None]
+    # a rank takes long tiles and short ones
+    rank, parts = (dist.get_rank(), 2 * dist.get_world_size()) if shared else (0, 1)
+    tile = min(tile_rows(device, count), -(-count // parts))
+    begins = [b for n, b in enumerate(range(0, count, tile)) if n % parts in (rank, parts - 1 - rank)]
+    room = vectors.new_empty(tile, count)
 
-    @staticmethod
-    def forward(
-        ctx,
-        anchors: Tensor,
-        candidates: Tensor | None,
-        own_logits: Tensor | None,
-        positives: Tensor,
-        scale: float,
-        adjustments: Sequence[Adjustment],
-        tile: int,
-        of_anchors: Tensor | None = None,
-    ) -> Tensor:
-        count = max(len(anchors), 1)
-        anchor_gradient = torch.zeros_like(anchors) if ctx.needs_input_grad[0] else None
-        if candidates is None:
-            candidates, candidate_gradient = anchors, anchor_gradient
-        else:
-            candidate_gradient = torch.zeros_like(candidates) if ctx.needs_input_grad[1] else None
-        own_gradient = torch.zeros_like(own_logits) if own_logits is not None else None
-        # thousands of nearly equal terms would lose digits in float32
-        total = torch.zeros((), dtype=torch.float64, device=anchors.device)
-        shared = is_shared(len(anchors), len(candidates))
-        rows = my_rows(len(anchors), shared)
-        room = anchors.new_empty(min(tile, len(rows)), len(candidates))  # one for all tiles
-        for start in range(rows.start, rows.stop, tile):
-            stop = min(start + tile, rows.stop)
-            block = anchors[start:stop] * scale
-            own = positives[start:stop, None]
-            logits = torch.mm(block, candidates.T, out=room[: stop - start])
-            own_logit = logits.gather(1, own)
-            for adjust in adjustments:
-                adjust(logits, own, start, stop)
-            logits.scatter_(1, own, own_logit)
-            further = None if own_logits is None else own_logits[start:stop]
-            largest = logits.amax(1, keepdim=True)
-            if further is not None:
-                largest = largest.maximum(further.amax(1, keepdim=True))
-            weights = logits.sub_(largest).exp_()
-            # The weight of all others is summed without the positive's: if that is nearly 1, their digits
-            # would drown in it.
-            weights.scatter_(1, own, 0.0)
-            others = weights.sum(1, keepdim=True)
-            if further is not None:
-                further = (further - largest).exp_()
-                others += further.sum(1, keepdim=True)
-            below = largest - own_logit
-            denominator = others + torch.exp(-below)
-            terms = torch.where(below == 0, others.log1p(), denominator.log() + below)
-            if of_anchors is not None:
-                factors = of_anchors[start:stop, None].to(denominator)
-                terms, denominator = terms * factors, denominator / factors
-            total += terms.sum(dtype=torch.float64)
-            weights.scatter_(1, own, -others)
-            if candidate_gradient is not None:
-                candidate_gradient.addmm_(weights.T, block / denominator)
-            if anchor_gradient is not None:
-                anchor_gradient[start:stop] += torch.mm(weights, candidates).mul_(scale / denominator)
-            if own_gradient is not None:
-                own_gradient[start:stop] = further / denominator
-        separate = candidate_gradient if candidate_gradient is not anchor_gradient else None
-        complete(shared, total, anchor_gradient, separate, own_gradient)
-        made = (anchor_gradient, separate, own_gradient)
-        ctx.save_for_backward(*(None if gradient is None else gradient.div_(count) for gradient in made))
-        return (total / count).to(anchors.dtype)
+    def likely(begin: int) -> Tensor:
+        block = vectors[begin : begin + tile] * scale
+        logits, own = room[: len(block)], partners[begin : begin + tile]
+        torch.mm(block, vectors[begin:].T, out=logits[:, begin:])
+        for adjust in adjustments:
+            adjust(logits, own, begin, begin + len(block))
+        return logits.scatter_(1, own, -torch.inf)[:, begin:].sub_(scale).exp_()
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        # Not in place: a graph that is kept alive may be walked again.
-        gradients = (None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors)
-        return *gradients, None, None, None, None, None
+    cosines = (vectors * vectors[partners[:, 0]]).sum(1, dtype=torch.float64)
+    positive = torch.exp(scale * (cosines - 1))
+    others = torch.zeros_like(positive)
+    for begin in begins:
+        weights = likely(begin)
+        others[begin : begin + tile] += weights.sum(1)
+        others[begin + tile :] += weights[:, tile:].sum(0)
+    complete(shared, others)
+    gradient = torch.zeros_like(vectors)
+    inverses = (others + positive).reciprocal().to(vectors)
+    factors = torch.empty_like(room)
+    for begin in begins if vectors.requires_grad else ():
+        if len(begins) > 1:
+            weights = likely(begin)
+        rows = slice(begin, begin + tile)
+        weights *= torch.add(inverses[rows, None], inverses[begin:], out=factors[: len(weights), begin:])
+        gradient[rows].addmm_(weights, vectors[begin:])
+        gradient[begin + tile :].addmm_(weights[:, tile:].T, vectors[rows])
+    complete(shared, gradient)
+    shares = others / (others + positive)
+    gradient -= (shares[:, None] + shares[partners]).to(vectors) * vectors[partners[:, 0]]
+    return torch.log1p(others / positive).mean().to(vectors), [vectors], [gradient.mul_(scale / count)]

@@ -25,13 +25,7 @@ TILE_BYTES = {"cpu": 2**27, "cuda": 2**30}
 which they are read there."""
 
 
-def masked_lm_loss(
-    encoder: "SentenceEncoder",
-    hidden: Tensor,
-    positions: Tensor,
-    labels: Tensor,
-    tile_elements: int | None = None,
-) -> Tensor:
+def masked_lm_loss(encoder: "SentenceEncoder", hidden: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
     """SUM over the masked positions of -log p(label): a scalar, float32 (float64 from float64 hidden states).
 
     A sum, because the right mean is over the masked tokens of the whole global batch, which only the caller
@@ -41,11 +35,10 @@ def masked_lm_loss(
 
     hidden: last hidden states [T, H] from `encoder.forward`. positions: int64[P] into hidden, on its device;
     P = 0 gives 0 that still reaches every parameter. labels: integers [P], the original token ids.
-    tile_elements: most logits alive at once; default by device and type, `TILE_BYTES`.
     """
     size = 2 if hidden.is_cuda and torch.is_autocast_enabled("cuda") else 4
-    bound = tile_elements or TILE_BYTES.get(hidden.device.type, TILE_BYTES["cuda"]) // size
-    rows = max(1, bound // encoder.vocab_size)
+    most = TILE_BYTES.get(hidden.device.type, TILE_BYTES["cuda"])
+    rows = max(1, most // (size * encoder.vocab_size))
     positions, labels = round_up(positions, labels.long())
     tiles = list(zip(hidden.index_select(0, positions).split(rows), labels.split(rows), strict=True))
     tiles += [(hidden[:0], labels[:0])] * (_agreed_count(encoder, len(tiles)) - len(tiles))

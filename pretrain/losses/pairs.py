@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pretrain.losses.contrastive import complete, is_shared, my_rows, tile_rows
 from pretrain.losses.vectors import inverse, unit_vectors
+from pretrain.model.kernels.plain import Inputs, with_gradients
 
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:
@@ -49,9 +49,7 @@ def cosine_regression(first: Tensor, second: Tensor, scores: Tensor) -> Tensor:
     return (cosines(first, second) - scores.to(first.device)).square().mean().to(first.dtype)
 
 
-def similarity_divergence(
-    student: Sequence[Tensor], teacher: Sequence[Tensor], temperature: float, tile: int | None = None
-) -> Tensor:
+def similarity_divergence(student: Sequence[Tensor], teacher: Sequence[Tensor], temperature: float) -> Tensor:
     """Mean over anchors i of KL(p_i || q_i), p and q softmaxes over the batch's positives j of cosines / t.
 
     q is of the student, p of the teacher, a constant: anchors and positives, [N, d] each, and [N, g].
@@ -59,39 +57,30 @@ def similarity_divergence(
     device = student[0].device
     with torch.autocast(device.type, enabled=False):
         units = [unit_vectors(vectors) for vectors in (*student, *(part.detach() for part in teacher))]
-        tile = tile or tile_rows(device, len(units[0]))
-        return _TiledDivergence.apply(*units, inverse(temperature), tile)
+        return _tiled_divergence(units, inverse(temperature))
 
 
-class _TiledDivergence(torch.autograd.Function):
-    """The divergence above with its gradient, made in the same pass: that of the logits is q - p."""
-
-    @staticmethod
-    def forward(
-        ctx, anchors: Tensor, positives: Tensor, first: Tensor, second: Tensor, scale: float, tile: int
-    ) -> Tensor:
-        count, shared = len(anchors), is_shared(len(anchors), len(positives))
-        gradients = torch.zeros_like(anchors), torch.zeros_like(positives)
-        total = torch.zeros((), dtype=torch.float64, device=anchors.device)
-        rows = my_rows(count, shared)
-        for start in range(rows.start, rows.stop, tile):
-            part = slice(start, min(start + tile, rows.stop))
-            block = anchors[part] * scale
-            ours = torch.mm(block, positives.T).log_softmax(1)
-            theirs = torch.mm(first[part] * scale, second.T).log_softmax(1)
-            wanted = theirs.exp()
-            total += theirs.sub_(ours).mul_(wanted).sum(dtype=torch.float64)
-            wrong = ours.exp_().sub_(wanted)
-            gradients[0][part] = torch.mm(wrong, positives).mul_(scale)
-            gradients[1].addmm_(wrong.T, block)
-        complete(shared, total, *gradients)
-        ctx.save_for_backward(*(gradient.div_(count) for gradient in gradients))
-        return (total / count).to(anchors.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        return *(gradient * upstream for gradient in ctx.saved_tensors), None, None, None, None
+@with_gradients
+def _tiled_divergence(units: Sequence[Tensor], scale: float) -> tuple[Tensor, Inputs, Inputs]:
+    """Compute the divergence above with its gradient: that of the logits is q - p."""
+    anchors, positives, first, second = units
+    count, shared = len(anchors), is_shared(len(anchors), len(positives))
+    gradients = torch.zeros_like(anchors), torch.zeros_like(positives)
+    total = torch.zeros((), dtype=torch.float64, device=anchors.device)
+    rows, tile = my_rows(count, shared), tile_rows(anchors.device, count)
+    for start in range(rows.start, rows.stop, tile):
+        part = slice(start, min(start + tile, rows.stop))
+        block = anchors[part] * scale
+        ours = torch.mm(block, positives.T).log_softmax(1)
+        theirs = torch.mm(first[part] * scale, second.T).log_softmax(1)
+        wanted = theirs.exp()
+        total += theirs.sub_(ours).mul_(wanted).sum(dtype=torch.float64)
+        wrong = ours.exp_().sub_(wanted)
+        gradients[0][part] = torch.mm(wrong, positives).mul_(scale)
+        gradients[1].addmm_(wrong.T, block)
+    complete(shared, total, *gradients)
+    means = [gradient.div_(count) for gradient in gradients]
+    return (total / count).to(anchors.dtype), units[:2], means
 
 
 def _log_cumulative_sums(values: Tensor) -> Tensor:

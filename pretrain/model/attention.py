@@ -23,7 +23,6 @@ from functools import cache
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from augment.core.ragged import segment_indices
 from pretrain.common.memory import row_multiple
@@ -32,8 +31,7 @@ from pretrain.common.transfer import send
 HALF = (torch.float16, torch.bfloat16)
 BUCKETS = (16, 32, 64, 128)
 """Most tokens of the sequences that one launch for short sequences takes."""
-_LARGEST_HEAD = 256
-_HEAD_MULTIPLE = 8
+_HEADS = range(8, 257, 8)  # sizes of those that flash attention takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,22 +156,17 @@ def sort_order(lengths: Tensor) -> Tensor | None:
 
 def takes_flash(qkv: Tensor) -> bool:
     """Return whether the kernel takes tensors like `qkv` [..., D]."""
-    if qkv.dtype not in HALF or qkv.shape[-1] > _LARGEST_HEAD or not _runs_flash(qkv.device):
-        return False
-    return torch.backends.cuda.is_flash_attention_available()
+    takes = qkv.dtype in HALF and qkv.shape[-1] in _HEADS and _runs_flash(qkv.device)
+    return takes and torch.backends.cuda.is_flash_attention_available()
 
 
 def attend(qkv: Tensor, layout: PackedLayout, dropout: float, half_window: int | None) -> Tensor:
-    """Attend within each sequence, by heads of any size D: [T, 3, heads, D] -> [T, heads, D].
+    """Attend within each sequence, by tensors that the kernel takes: [T, 3, heads, D] -> [T, heads, D].
 
     half_window: the largest distance that is seen; None: any.
     """
-    size = qkv.shape[-1]
-    missing = -size % _HEAD_MULTIPLE
-    if missing:  # zeros add nothing to a score, and give values that are cut off again
-        qkv = pad(qkv, (0, missing))
     window = -1 if half_window is None else half_window
-    output = torch.ops.aten._flash_attention_forward(
+    return torch.ops.aten._flash_attention_forward(
         *qkv.unbind(1),
         layout.boundaries,
         layout.boundaries,
@@ -182,11 +175,10 @@ def attend(qkv: Tensor, layout: PackedLayout, dropout: float, half_window: int |
         dropout,
         False,  # not causal
         False,  # no copy of the probabilities for debugging
-        scale=size**-0.5,
+        scale=qkv.shape[-1] ** -0.5,
         window_size_left=window,
         window_size_right=window,
     )[0]
-    return output[..., :size] if missing else output
 
 
 @cache

@@ -121,16 +121,6 @@ class SentenceEncoder(nn.Module):
         # Without early stop: it leaves a layer by an exception, past the hook by which ZeRO-3 lets go of it.
         self.lm.gradient_checkpointing_enable({"use_reentrant": False, "early_stop": False})
 
-    def forward(self, ids: Tensor, lengths: Tensor, keys: np.ndarray | None = None) -> Tensor:
-        """Return the last hidden states [T, H] of the packed batch, in the order of `ids`.
-
-        keys: as in `states`.
-
-        Raises:
-            UserError: a sequence is empty or longer than `max_positions`.
-        """
-        return self.states(ids, lengths, None, keys=keys).last
-
     def embed(
         self,
         ids: Tensor,

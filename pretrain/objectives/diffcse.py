@@ -146,7 +146,7 @@ class Diffcse(Objective):
         masked = torch.where(chosen & (kind < 0.8), self.mask_id, other)
         masked = torch.where(in_vocabulary, masked, self.mask_id)
         generator = self._generator[0].to(ids.device).train(self.training)
-        hidden = generator.forward(masked, lengths, derive(keys, "generator"))
+        hidden = generator.states(masked, lengths, None, keys=derive(keys, "generator")).last
         logits = generator.mlm_logits(hidden)[:, : self.vocabulary].float()
         if settings.reading == "code":
             first = torch.zeros_like(in_vocabulary).index_fill_(0, starts, True)

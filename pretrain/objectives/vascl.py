@@ -97,11 +97,7 @@ class Vascl(Objective):
 
 
 def nearest_neighbours(
-    vectors: Tensor,
-    k: int,
-    tile: int | None = None,
-    identities: Tensor | None = None,
-    groups: Tensor | None = None,
+    vectors: Tensor, k: int, identities: Tensor | None = None, groups: Tensor | None = None
 ) -> Tensor:
     """Find the k nearest of every vector among the others, nearest first: int64[N, k] (N(i), section 3.2).
 
@@ -111,13 +107,11 @@ def nearest_neighbours(
 
     vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
     k: K; 16 in the authors' code, not given in the paper.
-    tile: vectors at a time; memory is tile x N numbers. Default: `TILE_LOGITS` of the device.
     identities: int64[N], equal if texts are equal or mean the same; if given, such are no neighbours.
     groups: int64[N]; if given, neighbours are of the vector's own group only.
     """
-    count = len(vectors)
+    count, tile = len(vectors), tile_rows(vectors.device, len(vectors))
     assert k >= 1
-    tile = tile or tile_rows(vectors.device, count)
     with torch.no_grad(), torch.autocast(vectors.device.type, enabled=False):
         values = at_least_float32(vectors)
         texts = None if identities is None else identities.to(values.device)
@@ -195,9 +189,7 @@ def random_directions(vectors: Tensor, generator: torch.Generator, gaussian: boo
         return unit_vectors(send([start], vectors.device)[0].to(at_least_float32(vectors[:0]).dtype))
 
 
-def neighbourhood_loss(
-    clean: Tensor, augmented: Tensor, neighbours: Tensor, temperature: float, tile: int | None = None
-) -> Tensor:
+def neighbourhood_loss(clean: Tensor, augmented: Tensor, neighbours: Tensor, temperature: float) -> Tensor:
     """Return both directions of the neighbourhood loss (equation 4): the mean over the 2N anchors.
 
     Row i of `clean` and row i of `augmented` are each other's positive; the negatives of both are the K
@@ -206,7 +198,6 @@ def neighbourhood_loss(
     `clean` has no gradient; the caller decides.
 
     clean, augmented: [N, D], the head's outputs h(e) and h(e + delta*). neighbours: int64[N, K].
-    tile: anchors at a time; memory is tile x (2K + 1) x D numbers. Default: `GATHERED` of the device.
     """
     assert clean.shape == augmented.shape
     count = len(clean)
@@ -215,7 +206,7 @@ def neighbourhood_loss(
         index = torch.arange(2 * count, device=clean.device)
         moved = torch.where(neighbours == NONE, NONE, neighbours + count)
         of_both = torch.cat([neighbours, moved], dim=1).repeat(2, 1)
-        return softmax_over_listed(both, both, (index + count) % (2 * count), of_both, temperature, tile)
+        return softmax_over_listed(both, both, (index + count) % (2 * count), of_both, temperature)
 
 
 def softmax_over_listed(
@@ -224,7 +215,6 @@ def softmax_over_listed(
     positives: Tensor,
     negatives: Tensor,
     temperature: float,
-    tile: int | None = None,
 ) -> Tensor:
     """Compute the mean over anchors [A, D] of -log softmax at the positive candidate.
 
@@ -236,7 +226,7 @@ def softmax_over_listed(
     """
     listed = torch.cat([positives[:, None], negatives], dim=1)
     most = GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1])
-    tile = tile or max(1, most)
+    tile = max(1, most)
 
     def sum_of(part: Tensor, rows: Tensor) -> Tensor:
         gathered = candidates[rows.clamp(min=0)]  # [t, 1 + E, D]

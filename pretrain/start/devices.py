@@ -3,15 +3,19 @@
 import os
 import platform
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from pretrain.common.cores import ranks_here, threads_of_user, usable_cores
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config, Precision
+from pretrain.start.data import Data
+from pretrain.start.estimate import fitting_micro_batch
 
 _BFLOAT16 = re.compile(r"^(?:flags|Features)\s*:.*\b(?:avx512_bf16|amx_bf16|bf16)\b", re.MULTILINE)
 """In /proc/cpuinfo: what a processor with instructions for bfloat16 lists, x86's or ARM's."""
@@ -58,12 +62,31 @@ def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:
     `auto` is what the run used before it was resumed (`state` of the checkpoint), else bfloat16 if rank 0's
     device computes it itself: if it is emulated it is several times slower than float32.
     """
-    precision = config.train.precision
-    if precision == "auto":
-        precision = on_rank_zero(native_precision) if state is None else state["config"]["train"]["precision"]
+    precision = _chosen(config, state, "precision", native_precision)
     if precision == "fp16" and not torch.cuda.is_available():
         raise UserError("train.precision=fp16 is for GPUs; on a CPU use bf16, fp32 or auto")
     return precision
+
+
+def choose_micro_batch(config: Config, state: dict[str, Any] | None, data: Data) -> int:
+    """Return the most tokens of a pass, the same on all ranks, once the precision is chosen. Collective.
+
+    `auto` is what the run used before, else what rank 0's GPU has free memory for.
+    """
+
+    def fitting() -> int:
+        if not torch.cuda.is_available():
+            return config.train.micro_batch
+        free, longest = torch.cuda.mem_get_info()[0], data.train.max_length
+        return fitting_micro_batch(config, data.tokenizer, longest, dist.get_world_size(), free)
+
+    return _chosen(config, state, "micro_batch_tokens", fitting)
+
+
+def _chosen(config: Config, state: dict[str, Any] | None, key: str, choose: Callable[[], Any]) -> Any:
+    if (value := getattr(config.train, key)) != "auto":
+        return value
+    return on_rank_zero(choose) if state is None else state["config"]["train"][key]
 
 
 def native_precision(cpuinfo: Path = Path("/proc/cpuinfo")) -> Precision:

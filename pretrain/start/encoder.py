@@ -90,7 +90,7 @@ def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     if config.train.activation_checkpointing:
         encoder.recompute_layers()
     # now, rather than on one rank at some step
-    if config.train.micro_batch_tokens < (longest := encoder.max_positions):
+    if config.train.micro_batch < (longest := encoder.max_positions):
         raise UserError(f"train.micro_batch_tokens must be model.max_positions={longest} or more")
     return encoder
 

@@ -49,7 +49,7 @@ class RunEvaluation:
             left_out=progress.heldout_left_out,
             prompts=prompt_tokens(data.tokenizer, config.data.prompts),
         )
-        use, budget = data.export_interface(longest), config.train.micro_batch_tokens
+        use, budget = data.export_interface(longest), config.train.micro_batch
         embed = partial(embed_texts, engine, data.tokenizer, use.max_length or longest, budget)
         self.embed = partial(embed, use.prompt)
         self.embed_query = partial(embed, use.prompts.get("query", ""))

@@ -80,7 +80,7 @@ def lines_of_run(config: Config, data: Data, model: SentenceModel, threads: int,
         f"{train.steps:,} steps{falls if train.schedule == 'wsd' else ''}",
         *_encoder_lines(config, encoder, data, objective),
         *_objective_lines(config, data.train, objective, encoder.hidden_size),
-        f"batch      {train.global_batch:,} sequences per step{grows}, up to {train.micro_batch_tokens:,} "
+        f"batch      {train.global_batch:,} sequences per step{grows}, up to {train.micro_batch:,} "
         "tokens in one pass",
     ]
 

@@ -72,7 +72,7 @@ class Heldout:
             for chunk, reason in sorted(damaged.items())
             if chunk not in recorded
         ]
-        self.budget = config.train.micro_batch_tokens
+        self.budget = config.train.micro_batch
         keys = sequence_keys(SEED, 0, ids, 0, "mask")
         self.count = min(config.evaluate.heldout_sequences, len(sequences))
         mlm = config.objective.mlm

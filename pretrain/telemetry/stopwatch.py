@@ -1,6 +1,7 @@
 """Where the time of a step goes."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +26,7 @@ class Stopwatch:
         self._clock = clock
         self._cuda = torch.cuda.is_available() if cuda is None else cuda
         self._parts: dict[str, float] = {}
-        self._events: list[tuple[Any, ...]] = []  # part, begin, end
+        self._events = deque[tuple[Any, ...]]()  # part, begin, end
         self._whole = 0.0
         self._step_started = clock()
         self.part = ""  # the part that runs now, by the host's order; "" in none
@@ -62,18 +63,13 @@ class Stopwatch:
         self._parts[part] = self._parts.get(part, 0.0) + seconds
 
     def _read_events(self) -> None:
-        come = 0
-        for part, begin, end in self._events:
-            if not end.query():
-                break  # and none that was queued later
+        while self._events and self._events[0][2].query():  # else none that was queued later
+            part, begin, end = self._events.popleft()
             self._book(part, begin.elapsed_time(end) / 1000)
-            come += 1
-        del self._events[:come]
 
     def seconds(self) -> dict[str, float]:
         """Return part -> seconds since the last call, and "other" for the rest of the steps' time."""
-        if self._events:
-            self._read_events()
+        self._read_events()
         seconds, booked = self._parts, sum(self._parts.values())
         if (whole := max(self._whole, booked)) > 0:
             seconds["other"] = whole - booked

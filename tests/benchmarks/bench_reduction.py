@@ -31,13 +31,13 @@ import torch
 import torch.distributed as dist
 
 from augment.core.ragged import Ragged
-from pretrain.commands.estimate import PlannedTokenizer
 from pretrain.config.recipe import validate_config
 from pretrain.config.run import Config
 from pretrain.data.batch import RankBatch, View
 from pretrain.data.masking import Masked
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
+from pretrain.start.estimate import PlannedTokenizer
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
 from pretrain.step.reduction import Buckets, Coalesced

@@ -8,8 +8,8 @@ resume     bit for bit
 exactness  float32 and bfloat16 gradients against a padded float64 reference, without dropout
 tests      those that are marked gpu: they run beside the parts above, for at most 100 seconds
 batch64, batch512, batch8192
-           steps of so many sentences: with graphs and without, beside a padded and compiled transformers, the
-           largest batch beside sentence-transformers' cached loss
+           steps of so many sentences: with graphs and without, beside a plan's speed and memory, and a padded
+           and compiled transformers, the largest batch beside sentence-transformers' cached loss
 masked     steps of sequences of 512 tokens, with graphs and without, with model.attention fast and exact,
            memory at the peak against a plan's, beside a compiled transformers
 attention  microseconds of a layer's attention, by the program for short sequences, that for any and flash
@@ -51,8 +51,7 @@ from gpu_tests import GpuTests
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
-from pretrain.commands.estimate import measure_model, memory, peak
-from pretrain.commands.plan import assumed_batch, layout_of
+from pretrain.commands.plan import GPUS, MEASURED
 from pretrain.common.transfer import Numbers
 from pretrain.config.recipe import validate_config
 from pretrain.data.batch import RankBatch, View
@@ -61,6 +60,15 @@ from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
 from pretrain.start.devices import allow_tf32
+from pretrain.start.estimate import (
+    assumed_batch,
+    layout_of,
+    measure_model,
+    memory,
+    peak,
+    share_reached,
+    step_flops,
+)
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.graphs import Graphs
 from pretrain.step.model import SentenceModel
@@ -259,7 +267,9 @@ def of_batch(part: str) -> Callable[[Accept], dict[str, Any]]:
             run = accept.run("simcse", batch, graphs=graphs, zero=zero)
             base = run.engine.module.encoder.lm.base_model
             flops = model_flops_per_token(base, accept.sentences.lengths.tolist())
-            found[f"graphs {graphs}" + ", ZeRO 1" * zero] = timed(accept, run, flops, steps)
+            ours = found[f"graphs {graphs}" + ", ZeRO 1" * zero] = timed(accept, run, flops, steps)
+            if graphs == "auto":
+                ours |= planned(accept, run)
             run.close()
         peer = cached if part == "batch8192" else compiled_sentences
         return found | beside(accept, found["graphs auto"], lambda: peer(accept, batch))
@@ -293,18 +303,28 @@ def masked(accept: Accept) -> dict[str, Any]:
         run = accept.run("mlm", accept.size.masked, graphs=graphs, attention=kind)
         flops = model_flops_per_token(run.engine.module.encoder.lm, accept.long.lengths.tolist(), 0.15)
         ours = found[f"{kind}, graphs {graphs}"] = timed(accept, run, flops, accept.size.steps // 2)
-        if graphs == "off":
-            ours["planned_gb"] = planned_gb(accept, run)
+        if kind == "fast":
+            ours |= planned(accept, run)
         run.close()
     return found | beside(accept, found["fast, graphs auto"], lambda: compiled_masked(accept))
 
 
-def planned_gb(accept: Accept, run: Run) -> float:
-    """Return the memory at the peak as a plan has it."""
-    batch, mean = assumed_batch(run.config, accept.size.length)
-    batch = replace(batch, longest=accept.size.length)
+def planned(accept: Accept, run: Run) -> dict[str, float]:
+    """Return the memory at the peak as a plan has it; with graphs, on a card that it knows, the speed too."""
+    corpus = accept.long if run.config.objective.name == "mlm" else accept.sentences
+    batch, mean = assumed_batch(run.config, round(corpus.lengths.mean()))
+    batch = replace(batch, longest=int(corpus.lengths.max()))
     model = measure_model(run.config, accept.tokenizer, mean, "bf16")
-    return round(peak(memory(model, batch, layout_of(run.config, 1, 0))) / 1e9, 2)
+    layout = layout_of(run.config, 1, run.config.train.zero)
+    found = {"planned_gb": round(peak(memory(model, batch, layout)) / 1e9, 2)}
+    device = torch.cuda.get_device_name().lower() if accept.device.type == "cuda" else ""
+    known = next((name for name in MEASURED if name in device), None)
+    if known and run.config.train.graphs == "auto":
+        flops = GPUS[known][0] * 1e12
+        reached = flops * share_reached(MEASURED[known], model, batch, layout, mean, flops)
+        speed = batch.tokens * reached / step_flops(model, batch, layout)
+        found["planned_tokens_per_second"] = round(speed)
+    return found
 
 
 def timed(accept: Accept, run: Run, flops_per_token: float, count: int, met: int = 2) -> dict[str, Any]:

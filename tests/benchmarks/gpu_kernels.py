@@ -76,7 +76,7 @@ def attention_methods(
     scale = qkv.shape[-1] ** -0.5
     if accept.device.type == "cpu":
         return {"plain": lambda: plain.attention(qkv, layout, scale, None, dropout)}
-    how = fused._Attends(layout, scale, None, fused._drops(dropout))
+    how = fused._Attends(layout, scale, None, dropout)
     methods = {
         "exact": lambda: fused._LongAttention.apply(qkv, how),
         "flash": lambda: attend(qkv, layout, RATE, None),

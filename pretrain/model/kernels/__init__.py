@@ -26,7 +26,7 @@ def kernels_for(device: torch.device, dtype: torch.dtype) -> ModuleType:
     chosen = os.environ.get(native.VARIABLE)
     if chosen not in (None, "", "plain", "native"):
         raise UserError(f"{native.VARIABLE}={chosen}: give plain or native, or nothing for the faster one.")
-    if device.type == "cuda" and chosen != "plain" and fused.available():
+    if device.type == "cuda" and dtype != torch.float64 and chosen != "plain" and fused.available():
         return fused
     if device.type != "cpu" or dtype not in native.DTYPES or chosen == "plain":
         return plain

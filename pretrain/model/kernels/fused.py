@@ -7,6 +7,7 @@ have the programs. float64 goes to `pretrain.model.kernels.plain`, which they ar
 """
 
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from pretrain.model.attention import BUCKETS, HALF, PackedLayout
 from pretrain.model.kernels import plain
 from pretrain.model.kernels.dropout import Dropout
-from pretrain.model.kernels.plain import How, Norm
+from pretrain.model.kernels.plain import How, Inputs, Norm
 
 PROGRAMS = (512, 2112)
 """Fewest and most programs of a backward that adds up rows; on any GPU the same, and so are the sums. The
@@ -24,8 +25,8 @@ most fill an H200: 252 us for 65,536 rows of 768, where 512 programs take 323.""
 _ROWS = 32
 """Of a program, where the fewest and most allow it: partial sums are then a twentieth of what is read."""
 _COLUMNS = 1024
-_LARGEST_WIDTH = 1 << 14
 _LARGEST_HEAD = 128
+_NONE = Dropout(0.0, None, 0)  # type: ignore[arg-type]  # as programs take what is absent
 _WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
 """Of attention, by the most tokens of a bucket: the fastest on an H200."""
 _STEP = 64
@@ -37,42 +38,22 @@ _LONG_TILES = {2: 7}
 """The same of long sequences."""
 
 
-@cache  # every forward pass asks, and Python looks for a missing package again each time
+@cache  # every forward pass asks
 def available() -> bool:
-    """Return whether Triton imports here."""
-    try:
-        from pretrain.model.kernels import programs  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    """Return whether Triton is installed."""
+    return find_spec("triton") is not None
 
 
 def residual_norm(
     x: Tensor, bias: Tensor | None, residual: Tensor | None, norm: Norm, how: How
 ) -> tuple[Tensor, Tensor]:
-    if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
-        return plain.residual_norm(x, bias, residual, norm, how)
     differentiable = torch.is_grad_enabled()  # of the caller: within `apply` it is off
     return _Norm.apply(x, bias, residual, norm.weight, norm.bias, norm.eps, how, differentiable)
 
 
 def norm_dropout(x: Tensor, norm: Norm, dropout: Dropout | None) -> Tensor:
-    if x.dtype == torch.float64 or x.shape[1] > _LARGEST_WIDTH:
-        return plain.norm_dropout(x, norm, dropout)
     how = How(dropout, x.dtype, post=True, behind=True)
     return _Norm.apply(x, None, None, norm.weight, norm.bias, norm.eps, how, False)[0]
-
-
-def bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
-    return plain.bias_gelu(x, bias) if x.dtype == torch.float64 else _BiasGelu.apply(x, bias)
-
-
-def gelu_gate(x: Tensor, dropout: Dropout | None = None) -> Tensor:
-    return plain.gelu_gate(x, dropout) if x.dtype == torch.float64 else _GeluGate.apply(x, dropout)
-
-
-def rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return plain.rotate(qkv, cos, sin) if qkv.dtype == torch.float64 else _Rotate.apply(qkv, cos, sin)
 
 
 def takes_attention(qkv: Tensor, layout: PackedLayout) -> bool:
@@ -96,7 +77,7 @@ def attention(
 
     It is `plain`'s for what no program takes: longer sequences in float32, heads over 128 channels.
     """
-    how = _Attends(layout, scale, half_window, _drops(dropout))
+    how = _Attends(layout, scale, half_window, dropout or _NONE)
     if takes_attention(qkv, layout):
         return _Attention.apply(qkv, how)
     if attends_by_slots(qkv, layout):
@@ -104,11 +85,14 @@ def attention(
     return plain.attention(qkv, layout, scale, half_window, dropout)
 
 
-def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
+@plain.with_gradients
+def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> tuple[Tensor, Inputs, Inputs]:
     """As `plain`'s; logits are written over by their gradient if one is wanted."""
-    if logits.dtype == torch.float64:
-        return plain.cross_entropy_sum(logits, labels, width)
-    return _CrossEntropySum.apply(logits, labels, width)
+    made, (rows, stride), wanted = logits.contiguous(), logits.shape, logits.requires_grad
+    losses = logits.new_empty(rows, dtype=torch.float32)
+    constants = {"IGNORED": plain.IGNORED, "GRADIENT": wanted, "BLOCK": 2048, "warps": 8}
+    _launch("cross_entropy", (rows,), made, labels, losses, stride, width, **constants)
+    return losses.sum(), (logits,), (made if wanted else None,)
 
 
 # ---- launches and derivatives ------------------------------------------------------------------------------
@@ -119,14 +103,10 @@ def _launch(name: str, grid: tuple[int, ...], *arguments: Any, warps: int = 4, *
     first = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
     if first.device.type == "meta" or 0 in grid:
         return
-    _program(name)[grid](*arguments, **constants, num_warps=warps)
-
-
-@cache
-def _program(name: str) -> Any:
     from pretrain.model.kernels import attending, programs
 
-    return getattr(attending if "attention" in name else programs, name)
+    program = getattr(attending if "attention" in name else programs, name)
+    program[grid](*arguments, **constants, num_warps=warps)
 
 
 def _partial_sums(x: Tensor, *shape: int) -> Tensor:
@@ -138,19 +118,6 @@ def _partial_sums(x: Tensor, *shape: int) -> Tensor:
 def _block(width: int) -> dict[str, int]:
     block = 1 << max(width - 1, 1).bit_length()
     return {"BLOCK": block, "warps": min(max(block // 256, 1), 16)}
-
-
-class _Drops(NamedTuple):
-    """A dropout as programs take it: (keys, site), and its rate; keys None: no dropout."""
-
-    place: tuple[Tensor | None, int]
-    rate: float
-
-
-def _drops(dropout: Dropout | None) -> _Drops:
-    if dropout is None:
-        return _Drops((None, 0), 0.0)
-    return _Drops((dropout.keys, dropout.site), dropout.rate)
 
 
 class _Norm(torch.autograd.Function):
@@ -170,7 +137,7 @@ class _Norm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         x, (rows, width) = x.contiguous(), x.shape
         residual = None if residual is None else residual.contiguous()
-        like, drops = x if residual is None else residual, _drops(how.dropout)
+        like, drops = x if residual is None else residual, how.dropout or _NONE
         # the sum if it goes on, or is kept for a backward (x is the sum of itself alone); its norm in the
         # residual's type if that goes on, and in the working type if that is another
         added = torch.empty_like(like) if not how.behind and (differentiable or not how.post) else None
@@ -178,7 +145,7 @@ class _Norm(torch.autograd.Function):
         apart = not how.post or like.dtype != how.dtype
         working = torch.empty_like(like, dtype=how.dtype) if apart else None
         statistics = x.new_empty((rows, 2), dtype=torch.float32)  # means and deviations
-        tensors = (bias, residual), (weight, norm_bias, eps), drops.place
+        tensors = (bias, residual), (weight, norm_bias, eps), (drops.keys, drops.site)
         outputs = (added, normed, working, statistics)
         constants: dict[str, Any] = {"RATE": drops.rate, "BEHIND": how.behind, **_block(width)}
         _launch("norm_forward", (rows,), x, *tensors, outputs, width, **constants)
@@ -197,17 +164,15 @@ class _Norm(torch.autograd.Function):
         added, statistics, weight = ctx.saved_tensors
         (rows, width), drops, how = added.shape, ctx.drops, ctx.how
         of_residual = torch.empty_like(added)
-        apart = (drops.place[0] is not None and not how.behind) or added.dtype != ctx.dtype
+        apart = (drops.keys is not None and not how.behind) or added.dtype != ctx.dtype
         of_x = torch.empty_like(added, dtype=ctx.dtype) if apart else None
         sums = _partial_sums(added, 2 if how.behind else 3, width)
         upstream = tuple(None if g is None else g.contiguous() for g in (of_stream, of_working))
         saved, results = (added, statistics, weight), (of_residual, of_x, sums)
         shape = (rows, width, len(sums))
         constants: dict[str, Any] = {"POST": how.post, "RATE": drops.rate, "BEHIND": how.behind}
-        grid = (min(len(sums), rows),)
-        _launch(
-            "norm_backward", grid, saved, upstream, drops.place, results, shape, **constants, **_block(width)
-        )
+        arguments = (saved, upstream, (drops.keys, drops.site), results, shape)
+        _launch("norm_backward", (min(len(sums), rows),), *arguments, **constants, **_block(width))
         of_weight, of_norm_bias, *of_bias = sums.sum(0)
         has_bias, has_residual, has_norm_bias = ctx.has
         return (
@@ -244,11 +209,11 @@ class _BiasGelu(torch.autograd.Function):
 
 class _GeluGate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dropout: Dropout | None) -> Tensor:
-        x, width, drops = x.contiguous(), x.shape[1] // 2, _drops(dropout)
+    def forward(ctx: Any, x: Tensor, dropout: Dropout | None = None) -> Tensor:
+        x, width, drops = x.contiguous(), x.shape[1] // 2, dropout or _NONE
         output = x.new_empty((len(x), width))
         grid = (len(x), -(-width // _COLUMNS))
-        arguments = (x, drops.place, output, width)
+        arguments = (x, (drops.keys, drops.site), output, width)
         _launch("gelu_gate_forward", grid, *arguments, RATE=drops.rate, BLOCK=_COLUMNS)
         ctx.save_for_backward(x)
         ctx.drops = drops
@@ -260,7 +225,7 @@ class _GeluGate(torch.autograd.Function):
         (x,), drops = ctx.saved_tensors, ctx.drops
         of_x, (rows, width) = torch.empty_like(x), gradient.shape
         grid = (rows, -(-width // _COLUMNS))
-        arguments = (gradient.contiguous(), x, drops.place, of_x, width)
+        arguments = (gradient.contiguous(), x, (drops.keys, drops.site), of_x, width)
         _launch("gelu_gate_backward", grid, *arguments, RATE=drops.rate, BLOCK=_COLUMNS)
         return of_x, None
 
@@ -279,6 +244,9 @@ class _Rotate(torch.autograd.Function):
         return _rotation(gradient, cos, sin, -1), None, None
 
 
+bias_gelu, gelu_gate, rotate = _BiasGelu.apply, _GeluGate.apply, _Rotate.apply
+
+
 def _rotation(qkv: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
     qkv = qkv.contiguous()
     tokens, _, heads, size = qkv.shape
@@ -294,7 +262,7 @@ class _Attends(NamedTuple):
     layout: PackedLayout
     scale: float
     half_window: int | None
-    drops: _Drops
+    drops: Dropout
 
 
 class _Attention(torch.autograd.Function):
@@ -339,21 +307,21 @@ class _LongAttention(torch.autograd.Function):
 
 
 def _attend_long(name: str, how: _Attends, qkv: Tensor, *more: Any) -> None:
-    (heads, size), (keys, site) = qkv.shape[-2:], how.drops.place
+    (heads, size), drops = qkv.shape[-2:], how.drops
     grid = (len(how.layout.slots) * heads,)
-    arguments = (qkv, how.layout.slots, keys, *more, heads, how.scale, site)
+    arguments = (qkv, how.layout.slots, drops.keys, *more, heads, how.scale, drops.site)
     window = -1 if how.half_window is None else how.half_window
-    constants = {"SIZE": size, "WINDOW": window, "RATE": how.drops.rate, "COLUMNS": _columns(size)}
+    constants = {"SIZE": size, "WINDOW": window, "RATE": drops.rate, "COLUMNS": _columns(size)}
     _launch(name, grid, *arguments, **constants, BLOCK=BUCKETS[-1], STEP=_STEP, warps=_LONG_WARPS)
 
 
 def _attend(name: str, how: _Attends, read: tuple[Tensor, ...], written: Tensor) -> Tensor:
-    first, (heads, size), (keys, site) = 0, written.shape[-2:], how.drops.place
-    constants = {"SIZE": size, "RATE": how.drops.rate, "COLUMNS": _columns(size)}
+    first, (heads, size), drops = 0, written.shape[-2:], how.drops
+    constants = {"SIZE": size, "RATE": drops.rate, "COLUMNS": _columns(size)}
     for most, count in how.layout.buckets:
         # ModernBERT's window leaves out something of the longest ones only
         window = -1 if how.half_window is None or most <= how.half_window + 1 else how.half_window
-        arguments = (*read, how.layout.slots, keys, written, first, heads, how.scale, site)
+        arguments = (*read, how.layout.slots, drops.keys, written, first, heads, how.scale, drops.site)
         constants |= {"WINDOW": window, "BLOCK": most}
         _launch(name, (count * heads,), *arguments, **constants, warps=_WARPS[most])
         first += count
@@ -381,22 +349,3 @@ def _shared_memory(device: torch.device) -> float:
     if torch.cuda.get_device_capability(device) < (8, 0):
         return 0
     return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-
-
-class _CrossEntropySum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, width: int) -> Tensor:
-        wanted = ctx.needs_input_grad[0]
-        logits, (rows, stride) = logits.contiguous(), logits.shape
-        losses = logits.new_empty(rows, dtype=torch.float32)
-        constants = {"IGNORED": plain.IGNORED, "GRADIENT": wanted, "BLOCK": 2048, "warps": 8}
-        _launch("cross_entropy", (rows,), logits, labels, losses, stride, width, **constants)
-        if wanted:
-            ctx.save_for_backward(logits)
-        return losses.sum()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
-        (gradient,) = ctx.saved_tensors
-        return plain.scaled(gradient, upstream), None, None

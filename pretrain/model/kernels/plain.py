@@ -4,7 +4,9 @@ Half-precision values are computed in float32 and rounded once, at the end of an
 no dropout.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from pretrain.model.kernels.dropout import Dropout, apply, kept_probabilities
 
 IGNORED = -1
 """Label of a row that counts for nothing."""
+Inputs = Sequence[Tensor | None]
 
 
 class Norm(NamedTuple):
@@ -139,45 +142,62 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+def with_gradients(compute: Callable[..., tuple[Tensor, Inputs, Inputs]]) -> Callable[..., Tensor]:
+    """Make of a function that computes a scalar, and its gradients with it, a differentiable one.
+
+    compute: returns the scalar, its inputs, and the gradient by each; None for what is none, or wants none.
+    """
+
+    @wraps(compute)
+    def differentiable(*arguments: Any, **more: Any) -> Tensor:
+        with torch.no_grad():
+            value, inputs, gradients = compute(*arguments, **more)
+        return _WithGradients.apply(value, gradients, *inputs)
+
+    return differentiable
+
+
+class _WithGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value: Tensor, gradients: Inputs, *inputs: Tensor | None) -> Tensor:
+        ctx.save_for_backward(*gradients)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Multiply the gradients, which stay as they are, by a wider scalar: each product is rounded once.
+
+        A scalar of no dimension would be rounded to a gradient's type first, on a GPU: by up to 0.4% to
+        bfloat16, and so the weight of the loss.
+        """
+        factor = upstream.reshape(1)
+        made = (g if g is None else torch.mul(g, factor, out=torch.empty_like(g)) for g in ctx.saved_tensors)
+        return None, None, *made
+
+
 def cross_entropy_sum(logits: Tensor, labels: Tensor, width: int) -> Tensor:
     """Sum -log softmax(logits[:, :width])[label] over rows: float32, or float64 from float64.
 
     logits: [P, V], V >= width; they may be written over. labels: int64[P], `IGNORED` if a row counts for
     nothing.
 
-    Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in
-    the logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three
-    times.
+    Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the logits' dtype,
+    and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three times.
     """
-    return _PlainCrossEntropySum.apply(logits[:, :width], labels)
+    return _cross_entropy_sum(logits[:, :width], labels)
 
 
-class _PlainCrossEntropySum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        ignored = (labels == IGNORED)[:, None]
-        target = labels.clamp(min=0)[:, None]
-        log_sum = wide.logsumexp(1, keepdim=True)
-        loss = (log_sum - wide.gather(1, target)).masked_fill(ignored, 0.0).sum()
-        if ctx.needs_input_grad[0]:
-            gradient = (wide - log_sum).exp_()
-            gradient.scatter_add_(1, target, gradient.new_full(target.shape, -1.0))
-            gradient.masked_fill_(ignored, 0.0)
-            ctx.save_for_backward(gradient.to(logits.dtype))
-        return loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, upstream: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = ctx.saved_tensors
-        return scaled(gradient, upstream), None
-
-
-def scaled(gradient: Tensor, factor: Tensor) -> Tensor:
-    """Multiply a gradient, which stays as it is, by a wider scalar: each product is rounded once.
-
-    A scalar of no dimension would be rounded to the gradient's type first, on a GPU: by up to 0.4% to
-    bfloat16, and so the weight of the loss.
-    """
-    return torch.mul(gradient, factor.reshape(1), out=torch.empty_like(gradient))
+@with_gradients
+def _cross_entropy_sum(logits: Tensor, labels: Tensor) -> tuple[Tensor, Inputs, Inputs]:
+    wide = at_least_float32(logits)
+    ignored = (labels == IGNORED)[:, None]
+    target = labels.clamp(min=0)[:, None]
+    log_sum = wide.logsumexp(1, keepdim=True)
+    loss = (log_sum - wide.gather(1, target)).masked_fill(ignored, 0.0).sum()
+    if not logits.requires_grad:
+        return loss, (logits,), (None,)
+    gradient = (wide - log_sum).exp_()
+    gradient.scatter_add_(1, target, gradient.new_full(target.shape, -1.0))
+    gradient.masked_fill_(ignored, 0.0)
+    return loss, (logits,), (gradient.to(logits.dtype),)

@@ -62,14 +62,6 @@ def _gelu_slope(x):
 
 
 @triton.jit
-def _standardised_gradient(gradient, standard, deviation, width, inside):
-    """Pull the gradient by standardised values through the standardisation of a row."""
-    along = tl.sum(gradient * standard, 0) / width
-    mean = tl.sum(tl.where(inside, gradient, 0.0), 0) / width
-    return (gradient - mean - standard * along) * deviation
-
-
-@triton.jit
 def norm_forward(
     x, addends, norm, dropout, outputs, width, RATE: tl.constexpr, BEHIND: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -157,7 +149,10 @@ def norm_backward(
         standard = tl.where(inside, (_read(added, offsets, inside) - mean) * deviation, 0.0)
         of_weight += of_normed * standard
         of_norm_bias += of_normed
-        of_sum = _standardised_gradient(of_normed * factor, standard, deviation, width, inside)
+        of_standard = of_normed * factor
+        along = tl.sum(of_standard * standard, 0) / width
+        of_mean = tl.sum(tl.where(inside, of_standard, 0.0), 0) / width
+        of_sum = (of_standard - of_mean - standard * along) * deviation
         if of_stream is not None and not POST:
             of_sum += _read(of_stream, offsets, inside)
         _write(of_residual, offsets, of_sum, inside)

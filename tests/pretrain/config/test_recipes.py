@@ -105,6 +105,14 @@ def test_a_recipe_is_valid_and_survives_a_round_trip(recipe):
     assert all(len(line) <= 130 for line in recipe.read_text().splitlines())
 
 
+@pytest.mark.parametrize("recipe", [*PUBLISHED, CONFIGS / "clear_base.yaml"], ids=lambda path: path.stem)
+def test_on_a_gpu_a_recipe_is_in_half_precision_with_micro_batches_that_fit(recipe):
+    train = load_config(recipe, {}).train
+    noise_is_lost = recipe.stem.startswith("vadvcse_")  # of 1e-5, in bfloat16's rounding
+    assert train.precision in (("fp32",) if noise_is_lost else ("auto", "bf16"))
+    assert train.micro_batch_tokens == "auto"
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_are_the_published_ones(name):
     config = load_config(CONFIGS / f"{name}.yaml", {})

@@ -41,14 +41,16 @@ def test_cross_entropy_of_bfloat16_logits_is_summed_in_float32():
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert", "electra"])
-@pytest.mark.parametrize("tile_elements", [None, 1, 130])
-def test_masked_lm_loss_equals_the_library_head_and_cross_entropy(family, tile_elements):
+@pytest.mark.parametrize("tile_bytes", [None, 4, 520])
+def test_masked_lm_loss_equals_the_library_head_and_cross_entropy(family, tile_bytes, monkeypatch):
+    if tile_bytes:
+        monkeypatch.setitem(mlm.TILE_BYTES, "cpu", tile_bytes)
     encoder = make_encoder(family).double()
     hidden = torch.randn(30, 32, dtype=torch.float64, requires_grad=True)
     positions = torch.tensor([0, 3, 4, 17, 29])
     labels = torch.randint(0, encoder.vocab_size, (5,), dtype=torch.int32)
     wanted = list(encoder.lm.parameters())
-    ours = masked_lm_loss(encoder, hidden, positions, labels, tile_elements)
+    ours = masked_lm_loss(encoder, hidden, positions, labels)
     theirs = cross_entropy(encoder.mlm_logits(hidden)[positions], labels.long(), reduction="sum")
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
     for mine, expected in zip(
@@ -69,14 +71,15 @@ def test_masked_lm_loss_without_masked_positions_still_reaches_the_head():
     assert all(p.grad is not None and not p.grad.any() for p in encoder.lm.cls.parameters())
 
 
-@pytest.mark.parametrize("tile_elements", [None, 130])
-def test_masked_lm_loss_under_autocast_is_float32(tile_elements):
+@pytest.mark.parametrize("tile_bytes", [2**27, 520])
+def test_masked_lm_loss_under_autocast_is_float32(tile_bytes, monkeypatch):
     encoder = make_encoder("bert")
     hidden = torch.randn(30, 32, requires_grad=True)
     positions, labels = torch.arange(0, 30, 3), torch.randint(0, encoder.vocab_size, (10,))
     exact = masked_lm_loss(encoder, hidden, positions, labels)
+    monkeypatch.setitem(mlm.TILE_BYTES, "cpu", tile_bytes)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = masked_lm_loss(encoder, hidden, positions, labels, tile_elements)
+        loss = masked_lm_loss(encoder, hidden, positions, labels)
     loss.backward()
     assert loss.dtype == torch.float32 and hidden.grad.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=1e-2)

@@ -7,6 +7,7 @@ from test_contrastive_memory import Largest, peak_memory, restart_peak
 from torch.nn.functional import cross_entropy, normalize
 
 from pretrain.model.heads import vascl_head
+from pretrain.objectives import vascl
 from pretrain.objectives.vascl import (
     NONE,
     nearest_neighbours,
@@ -17,12 +18,20 @@ from pretrain.objectives.vascl import (
 )
 
 
+def cut(monkeypatch, tile, listed=1):
+    """Let that many anchors be a tile, each with so many numbers of listed candidates; None: as it is."""
+    if tile:
+        monkeypatch.setattr(vascl, "tile_rows", lambda device, candidates: tile)
+        monkeypatch.setitem(vascl.GATHERED, "cpu", tile * listed)
+
+
 @pytest.mark.parametrize("tile", TILES)
-def test_neighbours_are_the_largest_dot_products_of_others(tile):
+def test_neighbours_are_the_largest_dot_products_of_others(tile, monkeypatch):
+    cut(monkeypatch, tile)
     x = torch.randn(37, 6, requires_grad=True)
     products = (x @ x.T).masked_fill(torch.eye(37, dtype=torch.bool), -torch.inf)
     expected = products.argsort(dim=1, descending=True)[:, :5]
-    ours = nearest_neighbours(x, 5, tile)
+    ours = nearest_neighbours(x, 5)
     assert ours.dtype == torch.int64 and torch.equal(ours, expected)
 
 
@@ -33,12 +42,13 @@ def test_neighbours_are_by_length_too_not_by_angle_alone():
 
 @pytest.mark.parametrize("texts", [20, 2, 1])
 @pytest.mark.parametrize("tile", [7, None])
-def test_duplicates_and_other_groups_are_no_neighbours(tile, texts):
+def test_duplicates_and_other_groups_are_no_neighbours(tile, texts, monkeypatch):
     """Where one text fills most of the batch, its rows have fewer neighbours, or none."""
+    cut(monkeypatch, tile)
     x = torch.randn(60, 6)
     identities, groups = torch.randint(0, texts, (60,)), torch.randint(0, 3, (60,))
     identities[:3] += 100
-    neighbours = nearest_neighbours(x, 4, tile, identities, groups)
+    neighbours = nearest_neighbours(x, 4, identities, groups)
     products = x @ x.T
     for i in range(60):
         allowed = [j for j in range(60) if identities[j] != identities[i] and groups[j] == groups[i]]
@@ -56,8 +66,9 @@ def test_fewer_others_than_neighbours():
 
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("kept", [[5] * 37, [5, 4, 3, 2, 1, 0] * 2], ids=["all", "fewer"])
-def test_neighbourhood_loss_equals_equation_4(tile, kept):
+def test_neighbourhood_loss_equals_equation_4(tile, kept, monkeypatch):
     """Beside a reference that knows of no empty places: the rows' own lists of neighbours, one at a time."""
+    cut(monkeypatch, tile, listed=11 * 8)
     clean, augmented = vectors(len(kept), 8), vectors(len(kept), 8)
     neighbours = nearest_neighbours(torch.randn(len(kept), 8), 5)
     for row, count in enumerate(kept):
@@ -70,7 +81,7 @@ def test_neighbourhood_loss_equals_equation_4(tile, kept):
             candidates = torch.cat([positive[None], z[own], s[own]])
             losses.append(cross_entropy(candidates @ anchor / 0.05, torch.tensor(0)))
     same_with_gradients(
-        neighbourhood_loss(clean, augmented, neighbours, 0.05, tile),
+        neighbourhood_loss(clean, augmented, neighbours, 0.05),
         torch.stack(losses).mean(),
         clean,
         augmented,
@@ -246,11 +257,12 @@ def test_virtual_augmentation_input_is_checked(setting):
         virtual_augmentation(head, e, neighbours, 0.0, 1.0, begin())
 
 
-def test_memory_grows_with_the_batch_not_its_square():
+def test_memory_grows_with_the_batch_not_its_square(monkeypatch):
+    cut(monkeypatch, 16, listed=9 * 8)
     clean, augmented = (torch.randn(2000, 8, requires_grad=True) for _ in range(2))
     with Largest() as largest:
-        neighbours = nearest_neighbours(clean, 4, tile=16)
-        neighbourhood_loss(clean, augmented, neighbours, 0.1, tile=16).backward()
+        neighbours = nearest_neighbours(clean, 4)
+        neighbourhood_loss(clean, augmented, neighbours, 0.1).backward()
     assert largest.numbers <= 2 * 2000 * 9  # the listed candidates; N x N would be 4,000,000
 
 

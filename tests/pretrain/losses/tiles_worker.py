@@ -15,6 +15,7 @@ import torch.distributed as dist
 from deepspeed.utils import safe_get_full_grad
 from encoder_helpers import make_encoder, random_ids
 
+from pretrain.losses import mlm
 from pretrain.losses.mlm import masked_lm_loss
 from pretrain.step.engine import without_shared_memory_reduction
 
@@ -29,12 +30,13 @@ class Model(torch.nn.Module):
     def forward(self, rank: int) -> torch.Tensor:
         lengths = torch.tensor([40, 39 + rank])
         ids = random_ids(lengths, seed=rank)
-        hidden = self.encoder.forward(ids, lengths)
+        hidden = self.encoder.states(ids, lengths, None).last
         positions = torch.arange(MASKED[rank])
-        return masked_lm_loss(self.encoder, hidden, positions, ids[positions], 16 * self.encoder.vocab_size)
+        return masked_lm_loss(self.encoder, hidden, positions, ids[positions])
 
 
 def main() -> None:
+    mlm.TILE_BYTES["cpu"] = 4 * 16 * Model().encoder.vocab_size
     without_shared_memory_reduction()
     deepspeed.init_distributed("gloo", verbose=False)
     rank = dist.get_rank()

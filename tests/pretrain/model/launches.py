@@ -109,7 +109,9 @@ def count_micro_batch(encoder: SentenceEncoder, length: int = LENGTH) -> tuple[L
     keys = np.arange(len(lengths), dtype=np.uint64)
 
     def train():
-        masked_lm_loss(encoder, encoder.forward(ids, lengths, keys), positions, positions).backward()
+        masked_lm_loss(
+            encoder, encoder.states(ids, lengths, None, keys=keys).last, positions, positions
+        ).backward()
         encoder.copies.add_gradients(None)
 
     def embed():

@@ -53,7 +53,7 @@ def test_forward_and_gradients_equal_the_padded_model(family, order):
     ids = random_ids(lengths)
     rows, mask = pad(ids, lengths)
 
-    hidden = encoder.forward(ids, lengths)
+    hidden = encoder.states(ids, lengths, None).last
     expected = twin(rows, attention_mask=mask.long(), output_hidden_states=True)
     torch.testing.assert_close(hidden, expected.hidden_states[-1][mask], rtol=0, atol=1e-10)
 
@@ -121,7 +121,7 @@ def test_a_sequence_does_not_depend_on_its_batch(family):
 def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(family):
     encoder = make_encoder(family)
     none = torch.zeros(0, dtype=torch.long)
-    hidden = encoder.forward(none, none)
+    hidden = encoder.states(none, none, None).last
     vectors = encoder.embed(none, none)
     assert hidden.shape == vectors.shape == (0, 32)
     (vectors.sum() + encoder.mlm_logits(hidden).sum()).backward()

@@ -39,7 +39,7 @@ def test_saved_folder_is_plain_hugging_face_and_loads_back(family, tmp_path):
     plain = AutoModel.from_pretrained(tmp_path).eval()
     torch.testing.assert_close(
         plain(rows, attention_mask=mask.long()).last_hidden_state[mask],
-        encoder.forward(ids, LENGTHS),
+        encoder.states(ids, LENGTHS, None).last,
         rtol=0,
         atol=1e-5,
     )
@@ -69,7 +69,7 @@ def test_embedding_and_tied_head_grow_for_new_tokens(family, tmp_path):
     assert torch.equal(bias[:size], bias_before)
     torch.testing.assert_close(bias[size], bias_before.mean())
     ids = torch.tensor([1, tokenizer.convert_tokens_to_ids("[DEL]"), 2])
-    assert grown.mlm_logits(grown.forward(ids, torch.tensor([3]))).shape == (3, size + 1)
+    assert grown.mlm_logits(grown.states(ids, torch.tensor([3]), None).last).shape == (3, size + 1)
 
     lm.save_pretrained(tmp_path / "grown")
     tokenizer.save_pretrained(tmp_path / "grown")

@@ -22,7 +22,7 @@ def gradients(encoder) -> dict[str, torch.Tensor]:
 
 
 def backpropagate(encoder, ids, lengths, **more) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    hidden = encoder.forward(ids, lengths, **more)
+    hidden = encoder.states(ids, lengths, None, **more).last
     weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(2), dtype=hidden.dtype)
     (hidden * weights).sum().backward()
     return hidden.detach(), gradients(encoder)
@@ -40,22 +40,6 @@ def test_it_equals_attention_by_length_forward_and_backward(family):
     assert {call["window"] for call in calls} == windows
     torch.testing.assert_close(hidden, dense, rtol=0, atol=1e-10)
     assert found.keys() == expected.keys()
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-10, msg=name)
-
-
-@pytest.mark.parametrize("heads", [1, 2, 4, 16])
-def test_heads_of_any_size_keep_their_scale(heads):
-    """Heads of 48, 24, 12 and 3: what is missing to a multiple of 8 is filled with zeros."""
-    sizes = {"hidden_size": 48, "heads": heads}
-    encoder = make_encoder("bert", **sizes).double()
-    ids = random_ids(LENGTHS)
-    dense, expected = backpropagate(encoder, ids, LENGTHS)
-    with flash_on_cpu() as calls:
-        hidden, found = backpropagate(encoder, ids, LENGTHS)
-    assert {call["head_size"] for call in calls} == {-(-48 // heads // 8) * 8}
-    assert all(call["scale"] == pytest.approx((48 / heads) ** -0.5) for call in calls)
-    torch.testing.assert_close(hidden, dense, rtol=0, atol=1e-10)
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-10, atol=1e-10, msg=name)
 
@@ -162,5 +146,6 @@ def test_the_kernel_takes_what_it_can():
     half = torch.zeros(2, 3, 4, 64, dtype=torch.bfloat16)
     with flash_on_cpu():
         assert flash.takes_flash(half)
-        assert not flash.takes_flash(torch.zeros(2, 3, 1, 257, dtype=torch.bfloat16))
+        for size in (257, 264, 60):
+            assert not flash.takes_flash(torch.zeros(2, 3, 1, size, dtype=torch.bfloat16))
     assert not flash.takes_flash(half)  # on a CPU

@@ -204,7 +204,7 @@ def test_an_encoder_with_dropout_is_that_of_the_plain_kernels(family, monkeypatc
     results = []
     for kernels in (plain, fused):
         monkeypatch.setattr(encoder_module, "kernels_for", lambda device, dtype, kernels=kernels: kernels)
-        hidden = encoder.forward(ids, LENGTHS, keys)
+        hidden = encoder.states(ids, LENGTHS, None, keys=keys).last
         (hidden * normal(*hidden.shape, seed=1)).sum().backward()
         gradients = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
         results.append({"hidden": hidden.detach()} | gradients)

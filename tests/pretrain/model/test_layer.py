@@ -281,7 +281,7 @@ def test_other_activations_than_the_exact_gelu(family):
     name = "hidden_activation" if family == "modernbert" else "hidden_act"
     own, ids = make_encoder(family, **{name: "silu"}).double(), random_ids(LENGTHS)
     expected = by_library(library_model(own, "eager"), ids, LENGTHS)
-    torch.testing.assert_close(own.forward(ids, LENGTHS), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(own.states(ids, LENGTHS, None).last, expected, rtol=0, atol=1e-6)
     gelu = make_encoder(family).double().embed(ids, LENGTHS)
     assert not torch.allclose(gelu, own.embed(ids, LENGTHS), atol=1e-5)
 
@@ -294,7 +294,7 @@ def test_biases_of_modernbert_are_used():
             if name.endswith("bias"):
                 parameter.fill_(0.1)
     expected = by_library(library_model(encoder, "sdpa"), ids, LENGTHS)
-    torch.testing.assert_close(encoder.forward(ids, LENGTHS), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(encoder.states(ids, LENGTHS, None).last, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "electra", "distilbert"])

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from exactness_cases import SEED, N, make_batch, share
 from exactness_worker import FakeTokenizer, engine_gradients, errors
 
-from pretrain.commands.estimate import architecture, measure_model
 from pretrain.config.recipe import validate_config
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
+from pretrain.start.estimate import architecture, measure_model
 from pretrain.step.engine import build_engine, start_processes
 from pretrain.step.model import SentenceModel
 from pretrain.step.update import Update

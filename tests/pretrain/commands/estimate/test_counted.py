@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from run_helpers import finish, start
 
-from pretrain.commands.estimate import BatchSize, Layout, ModelSize, memory
-from pretrain.commands.plan import WIRE
+from pretrain.start.estimate import WIRE, BatchSize, Layout, ModelSize, memory
 
 WORKER = Path(__file__).with_name("counting_worker.py")
 SEQUENCES, BUDGET = 16, 96

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pretrain.commands import estimate
-from pretrain.commands.estimate import BatchSize, Layout, ModelSize
+from pretrain.start import estimate
+from pretrain.start.estimate import BatchSize, Layout, ModelSize
 
 MODEL = ModelSize(
     trained=1_000_000,

@@ -7,7 +7,10 @@ import torch
 from encoder_helpers import make_encoder, make_tokenizer
 from exactness_worker import FakeTokenizer
 
-from pretrain.commands.estimate import (
+from pretrain.config.recipe import validate_config
+from pretrain.model.encoder import build_encoder
+from pretrain.objectives import build_objective
+from pretrain.start.estimate import (
     BatchSize,
     Layout,
     architecture,
@@ -15,9 +18,6 @@ from pretrain.commands.estimate import (
     measure_model,
     memory,
 )
-from pretrain.config.recipe import validate_config
-from pretrain.model.encoder import build_encoder
-from pretrain.objectives import build_objective
 from pretrain.step.model import SentenceModel
 from pretrain.step.optimizer import build_optimizer
 

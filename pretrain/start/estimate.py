@@ -34,6 +34,10 @@ PERSISTENT = 100_000
 """Elements below which ZeRO 3 keeps a tensor whole (stage3_param_persistence_threshold decides otherwise)."""
 HEAD_BYTES = 16
 """Bytes for each masked token and channel of the masked-language head: dense, GELU and norm."""
+WIRE = {"fp32": 4, "bf16": 2}
+"""`train.communication_dtype` -> bytes of an element."""
+SENTENCE = 24
+"""Mean tokens of a sentence if nothing says: of English Wikipedia, about."""
 GRADIENTS = 2
 """Gradients of the widest activation that a backward pass holds at once, float32."""
 
@@ -55,6 +59,7 @@ class ModelSize:
     masked_flops: further ones for each masked token.
     guide: parameters of the frozen encoder that finds false negatives; whole on every rank, never saved.
     leaves: bytes of the gradients of working copies, and of those in float32, of one pass.
+    recomputed: FLOPs for each token that a backward pass computes again.
     """
 
     trained: int
@@ -71,6 +76,7 @@ class ModelSize:
     masked_flops: float
     guide: int = 0
     leaves: float = 0.0
+    recomputed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -236,7 +242,7 @@ def step_flops(model: ModelSize, batch: BatchSize, layout: Layout) -> float:
     again = batch.momentum_tokens
     if batch.view_tokens > layout.ranks * layout.micro_batch_tokens:  # else their graph is kept
         again += batch.view_tokens
-    return (1 + BACKWARD) * forward + model.token_flops * again
+    return (1 + BACKWARD) * forward + model.token_flops * again + model.recomputed * encoded
 
 
 @dataclass(frozen=True)
@@ -245,12 +251,14 @@ class Reached:
 
     short, long: shares of the peak of rows of many tokens, of sequences of at most `SHORT` tokens, and of
     longer ones. half: tokens of a row that reaches half of that. host: seconds below which no step came.
+    stages: how many times a step of ZeRO 0 one of each stage took.
     """
 
     short: float
     long: float
     half: float
     host: float
+    stages: tuple[float, ...] = (1.0, 1.015, 1.15, 1.56)
 
 
 SHORT = 128
@@ -270,7 +278,69 @@ def share_reached(
         if rows:
             flops = head + (work - of_head) * tokens / batch.tokens
             seconds += flops * (1 + reached.half * rows / of_rank) / best
-    return work / (peak * max(seconds, reached.host))
+    return work / (peak * max(seconds, reached.host) * reached.stages[layout.zero])
+
+
+def assumed_batch(config: Config, length: int | None, longest: int | None = None) -> tuple[BatchSize, int]:
+    """Return the batch whose texts and views all have `length` tokens, and that length; None: assumed.
+
+    longest: tokens of the longest sequence; None: as the recipe prepares data.
+    """
+    from pretrain.objectives import view_specs  # imports torch
+
+    objective, parts, prepare = config.objective, config.objective.parts, config.data.prepare
+    longest = longest or prepare.max_length
+    if length is None:
+        length = min(SENTENCE, longest) if prepare.unit == "sentence" else longest
+    tokens, mlm = float(config.train.global_batch * length), objective.mlm
+    masked = tokens * objective.masked_copies
+    # views that the losses of one sequence at a time read
+    readers = 2 * ("diffcse" in parts and objective.diffcse.replaced_token_weight > 0)
+    readers += "vadvcse" in parts and objective.vadvcse.resolved.adversarial_weight > 0
+    views = len(view_specs(config))
+    batch = BatchSize(
+        sequences=config.train.global_batch,
+        longest=min(config.model.max_positions, longest),
+        masked_tokens=masked,
+        predicted=masked * max([mlm.rate, *mlm.later_rates.values()]),
+        views=views,
+        view_tokens=tokens * views,
+        sequence_tokens=tokens * readers,
+        momentum_tokens=tokens * ("esimcse" in parts and objective.esimcse.queue > 0),
+    )
+    return batch, length
+
+
+def layout_of(config: Config, ranks: int, zero: int) -> Layout:
+    """Return how a run is spread over GPUs."""
+    from pretrain.step.reduction import BUCKET  # imports torch
+
+    zeros = config.deepspeed.get("zero_optimization", {})
+    return Layout(
+        ranks,
+        zero,
+        config.train.micro_batch,
+        int(zeros.get("reduce_bucket_size", BUCKET if zero <= 1 else Layout.bucket)),
+        wire=WIRE[config.train.communication_dtype],
+        apex=config.train.optimizer_code == "apex",
+    )
+
+
+def fitting_micro_batch(config: Config, tokenizer: Any, longest: int, ranks: int, free: float) -> int:
+    """Return what `train.micro_batch_tokens: auto` is where a GPU has `free` bytes: a power of 2.
+
+    Short sequences go in rows that can be CUDA graphs. Activations count twice: a graph holds them again.
+    """
+    from pretrain.step.graphs import LARGEST_ROW  # imports torch
+
+    batch, length = assumed_batch(config, longest, longest)
+    model = measure_model(config, tokenizer, length, config.train.precision)
+    model = replace(model, token_bytes=2 * model.token_bytes)
+    layout = layout_of(config, ranks, config.train.zero)
+    fitting = largest_micro_batch(model, batch, layout, USABLE * free) or 0
+    most = LARGEST_ROW if longest <= SHORT else 2 * LARGEST_ROW
+    tokens = most if fitting * ranks >= batch.largest_pass else 1 << max(fitting, 1).bit_length() - 1
+    return max(min(tokens, most), architecture(config)["max_positions"])
 
 
 @dataclass(frozen=True)
@@ -351,6 +421,7 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str) -
         masked_flops=flops.per_masked_token,
         guide=guide,
         leaves=leaves,
+        recomputed=config.train.activation_checkpointing * flops.forward([length]) / length,
     )
 
 
