@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pretrain.model.heads import ProjectionHead
 
 KEPT_VECTORS = "CLEAR_VECTORS"
-"""Environment variable: the folder of vectors that are kept."""
+"""Environment variable: the folder of vectors that are kept, or none."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def open_model(
 ) -> EmbeddingModel:
     """Open an encoder for evaluation, packed if we know its parts, else padded.
 
-    Vectors are kept in the folder that CLEAR_VECTORS names, if any.
+    Vectors are kept in the folder that CLEAR_VECTORS names, if it names one.
 
     Args:
         model: see the module's description.
@@ -237,8 +237,8 @@ def open_model(
     opened = EmbeddingModel(model.name, chosen, runs, model, limit, precision)
     if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
-    folder = os.environ.get(KEPT_VECTORS)
-    return with_kept_vectors(opened, Path(folder), before) if folder else opened
+    folder = os.environ.get(KEPT_VECTORS, "none")
+    return opened if folder in ("", "none") else with_kept_vectors(opened, Path(folder), before)
 
 
 def with_kept_vectors(model: EmbeddingModel, root: Path, identity: str) -> EmbeddingModel:

@@ -213,10 +213,11 @@ def _resolve(model: str, pooling: str, precision: str) -> tuple[ModelSource, str
 
 def _vectors_folder(given: str) -> Path | None:
     """Return the folder of kept vectors; None: nothing is to be kept."""
+    given = given or os.environ.get(KEPT_VECTORS, "")
     if given == "none":
         return None
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    folder = Path(given or os.environ.get(KEPT_VECTORS) or cache / "clearly" / "vectors").expanduser()
+    folder = Path(given or cache / "clearly" / "vectors").expanduser()
     require_writable(folder, "--vectors")
     return folder.absolute()
 

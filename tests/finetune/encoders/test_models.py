@@ -180,6 +180,13 @@ def test_a_pickled_head_is_refused_and_can_be_converted(hugging_face, tmp_path):
     np.testing.assert_array_equal(open_model(folder).encode(SENTENCES), expected)
 
 
+def test_no_vectors_are_kept_where_the_folder_is_none(run_folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLEAR_VECTORS", "none")
+    assert open_model(run_folder).kept_vectors is None
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_pooling_it_was_not_trained_for_is_said_aloud(run_folder, capsys):
     model = open_model(run_folder, "mean")
     remark = f"{run_folder} was trained with cls pooling and is evaluated with mean pooling"
