@@ -56,7 +56,7 @@ def _plain(text: str, marks: Marks) -> str:
 
 # -- Markdown
 
-_RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+_RENDERER = MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
 _FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?)^\1[ \t]*\n", re.DOTALL | re.MULTILINE)  # of site generators
 _FRONT_TITLE = re.compile(r"""^title\s*[:=]\s*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
 # mkdocs' notes and tabs
@@ -200,7 +200,8 @@ class _Page(HTMLParser):
     def end_line(self, level: int = 0) -> None:
         """End the line, a heading of this level if it is not 0."""
         line = clean("".join(self._words))
-        if line := line.strip("¶§# \uf0c1") if level else line:
+        if level or line:  # a heading without words ends a section, too
+            line = line.strip("¶§# \uf0c1") if level else line
             self.lines += [(0 if line in _NOTES else level, line), (0, "")]
         self._words = []
 
@@ -214,7 +215,7 @@ def _html(text: str) -> Iterator[Line]:
     """Yield the lines of a page, its title first if it has headings, but none of the highest level."""
     lines = _Page(text).lines
     title = _TITLE.search(text)
-    if title and 1 not in (levels := {level for level, _ in lines}) and any(levels):
+    if title and 1 not in (levels := {level for level, line in lines if line}) and any(levels):
         yield 1, clean(unescape(title[1]))
     yield from lines
 

@@ -46,7 +46,8 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
             raise too_long(task, 0)
         text = as_unicode(_decode(raw, task), task, 0, faults)
         if task.kind == WIKITEXT:  # the name of an article is its file's
-            text = f"= {Path(task.place).stem.replace('_', ' ')} =\n{text}"
+            name = re.sub(r"\.(?:media)?wiki.*", "", Path(task.place).name)
+            text = f"= {name.replace('_', ' ')} =\n{text}"
         yield Document.marked(text.replace("\r\n", "\n"), task.kind)
         return
     if task.columns is None:

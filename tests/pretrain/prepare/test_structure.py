@@ -94,6 +94,8 @@ def test_sections_of_markdown_have_the_headings_above_them_and_no_marks():
             [("A", "Text.\nMore.\nLast.")],
         ),
         ("# A\n- [x] done\n- [b](c)\n\n[![d](e)](f)\n", [("A", "done\nb")]),
+        ("# A\n## B\nText.\n##\nMore.\n", [("A", ""), ("A: B", "Text."), ("A", "More.")]),
+        ("> " * 60 + "Text.\n\n# A\n\nMore.\n", [("", "Text."), ("A", "More.")]),
     ],
 )
 def test_markdown_is_read_as_it_is_rendered(text, expected):
