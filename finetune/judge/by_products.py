@@ -25,7 +25,7 @@ def by_products(
     """Make the by-products of the encoder `best`, folders in `out`, and score them all.
 
     Returns:
-        Row -> scores; row -> folder, of those that are one; row -> why it cannot be made.
+        Row -> scores; row -> folder, of those of another size and speed; row -> why it cannot be made.
     """
     from sentence_transformers.util import quantize_embeddings
 
@@ -49,5 +49,7 @@ def by_products(
         except UserError as error:
             left_out[row] = str(error)
             continue
-        rows[row], folders[row] = halves.of_model(open_model(folder)), folder
+        rows[row] = halves.of_model(open_model(folder))
+        if fit.static:
+            folders[row] = folder
     return rows, folders, left_out

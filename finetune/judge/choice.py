@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -135,10 +134,10 @@ class Judge:
         else:
             average(start, trained, alpha, best)
         made = {ADAPTED: trained} | ({} if kept == START else {kept: best})
-        with TemporaryDirectory(dir=self.folder) as out:
-            text = str(self.folder / TRAIN.format("*"))
-            scores, folders, left_out = by_products(best, text, Path(out), self.halves, open_model)
-            costs = self._costs(start, made | folders, open_model)
+        out, text = self.folder / "by-products", str(self.folder / TRAIN.format("*"))
+        scores, folders, left_out = by_products(best, text, out, self.halves, open_model)
+        costs = self._costs(start, made | folders, open_model)
+        discard(out)
         self.scores |= scores
         rows |= rows_of({START: scored[0.0]} | scores, self.halves.documents["test"])
         by_half = {
