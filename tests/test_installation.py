@@ -30,6 +30,7 @@ DISTRIBUTION_OF = {
     "faiss": "faiss-cpu",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
+    "markdown_it": "markdown-it-py",
     "mlflow": "mlflow-skinny",
 }
 DISTRIBUTION_OF["triton"] = "torch"  # its CUDA build brings it; without, the plain kernels run

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.pretrained import require_weights
+from augment.core.pretrained import quiet_transformers, require_weights
 from finetune.encoders.source import OWN_MODULES, ModelSource
 from pretrain.common.errors import UserError
 
@@ -70,7 +70,7 @@ def open_sentence_transformer(source: ModelSource, max_length: int | None) -> An
     """Load a SentenceTransformer, with its own modules; texts are cut to `max_length` tokens."""
     from sentence_transformers import SentenceTransformer
 
-    with _naming(source):
+    with _naming(source), quiet_transformers():
         model = SentenceTransformer(source.location, trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
     return _cut_at(model, max_length)
 

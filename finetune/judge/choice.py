@@ -22,8 +22,9 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import ModelSource, cached_folder
 from finetune.judge import bm25
 from finetune.judge.averaging import ALPHAS, average, keep_start
+from finetune.judge.by_products import by_products
 from finetune.judge.costs import cost_lines, costs_of
-from finetune.judge.heldout import HALVES, RetrievalTest
+from finetune.judge.heldout import HALVES, TRAIN, RetrievalTest
 from finetune.judge.scores import ADAPTED, BM25, METRICS, START, Halves, Scores, in_words, rows_of, table
 from finetune.own_sets import add_figures
 from finetune.results import Evaluation
@@ -133,6 +134,12 @@ class Judge:
         else:
             average(start, trained, alpha, best)
         made = {ADAPTED: trained} | ({} if kept == START else {kept: best})
+        out, text = self.folder / "by-products", str(self.folder / TRAIN.format("*"))
+        scores, folders, left_out = by_products(best, text, out, self.halves, open_model)
+        costs = self._costs(start, made | folders, open_model)
+        discard(out)
+        self.scores |= scores
+        rows |= rows_of({START: scored[0.0]} | scores, self.halves.documents["test"])
         by_half = {
             half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
             for half in HALVES
@@ -146,7 +153,8 @@ class Judge:
             "chosen": {"alpha": alpha, "row": name, **by_half},
             "general": self.general.name,
             "similarity": self._similarities(),
-            "costs": self._costs(start, made, open_model),
+            "costs": costs,
+            "left_out": left_out,
             "kept": kept,
             "forgot": other if other != name and rows[other]["less"][START]["verdict"] == "better" else "",
             "weights": [sha256_of(folder / WEIGHTS) for folder in (trained, best)],
@@ -223,7 +231,8 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     """Return the table and what follows from it in words, what is kept last."""
     chosen, rows, kept = report["chosen"], report["rows"], report["kept"]
     general = report.get("general", STS)  # an earlier version's
-    lines = [*report["table"], "", *cost_lines(report["costs"]), ""]
+    missing = [f"  {row}: not made ({why})" for row, why in report.get("left_out", {}).items()]
+    lines = [*report["table"], *missing, "", *cost_lines(report["costs"]), ""]
     alphas = ", ".join(f"{figure:.1f} ({alpha})" for alpha, figure in chosen["dev"].items())
     lines.append(
         f"  nDCG@10 on the half of the documents that chooses, from start (0) to adapted (1): {alphas}"
@@ -238,12 +247,14 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {general}: not measured, as the start gives all of its sentences one vector")
     name = chosen["row"] if chosen["row"] != START else ADAPTED
     lines += [f"  {sentence}" for sentence in in_words(rows, name)]
+    words = rows[kept]["less"].get(BM25, {}).get("verdict", "")
+    beside = words and f"; {words} {'from' if words.startswith('not') else 'than'} BM25"
     if kept == START:
         why = "nothing that was trained is better on your text"
         if other := report.get("forgot"):
             forgot = f"forgot more than {MOST_FORGOTTEN:g} point of {general}"
             why = f"{other} is better on your text, but {forgot}"
-        return [*lines, f"  best/ is the start: {why} (export/ has the last step)"]
+        return [*lines, f"  best/ is the start: {why} (export/ has the last step){beside}"]
     averaged = f"an average, {chosen['alpha']:g} of it what was trained"
     what = "what was trained" if kept == ADAPTED else averaged
-    return [*lines, f"  best/ is {what}: better than the start on your text"]
+    return [*lines, f"  best/ is {what}: better than the start on your text{beside}"]

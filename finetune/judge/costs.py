@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -10,19 +10,10 @@ from typing import Any
 
 from finetune.encoders.models import EmbeddingModel
 from pretrain.common.errors import UserError
+from pretrain.telemetry.formats import columns
 
 SENTENCES, ROUNDS = 256, 5
-
-
-@dataclass(frozen=True)
-class Cost:
-    """parameters: numbers in its files of weights. megabytes: of these. width: of a vector. speed: sentences
-    a second, the fastest of `ROUNDS`."""
-
-    parameters: int
-    megabytes: float
-    width: int
-    speed: float
+_FORMS = {"parameters": ",", "megabytes": ",.1f", "width": "", "speed": ",.0f"}
 
 
 def costs_of(
@@ -30,10 +21,10 @@ def costs_of(
     sentences: Iterable[str],
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[str, Any]]:
-    """Return row -> `Cost` as JSON.
+    """Return row -> parameters and megabytes of its files of weights, width of a vector, and speed.
 
-    What else the machine does slows a round down, never up: so the fastest counts, and rounds of all models
-    alternate.
+    speed: sentences a second, the fastest of `ROUNDS`. What else the machine does slows a round down, never
+    up: so the fastest counts, and rounds of all models alternate.
 
     Args:
         models: row -> the folder with its weights, if there is one, and the encoder.
@@ -50,9 +41,10 @@ def costs_of(
             if number:  # not the first, which may still load and compile
                 seconds[name].append(clock() - begun)
     speeds = {name: len(chosen) / min(rounds) for name, rounds in seconds.items()}
+    sizes = {name: size_of(folder) for name, (folder, _) in models.items()}
     return {
-        name: asdict(Cost(*size_of(folder), widths[name], speeds[name]))
-        for name, (folder, _) in models.items()
+        name: {"parameters": count, "megabytes": size, "width": widths[name], "speed": speeds[name]}
+        for name, (count, size) in sizes.items()
     }
 
 
@@ -76,8 +68,8 @@ def cost_lines(costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the lines of the table of what `costs_of` returned; none of nothing."""
     if not costs:
         return []
-    lines = [f"  {'':18}{'parameters':>16}{'MB':>10}{'width':>8}{'sentences per second':>22}"]
-    for name, one in costs.items():
-        figures = (f"{one['parameters']:,}", f"{one['megabytes']:,.1f}") if one["parameters"] else ("", "")
-        lines.append(f"  {name:18}{figures[0]:>16}{figures[1]:>10}{one['width']:>8}{one['speed']:>22,.0f}")
-    return lines
+    rows = [
+        (f"  {name}", *(f"{one[key]:{form}}" if one[key] else "" for key, form in _FORMS.items()))
+        for name, one in costs.items()
+    ]
+    return columns(("", "parameters", "MB", "width", "sentences per second"), rows).split("\n")

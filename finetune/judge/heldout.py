@@ -48,7 +48,7 @@ judged."""
 SHINGLE, SHARED = 5, 0.5
 """Words in a row by which documents are compared; a larger share of them in the held-out text is too much."""
 _SHORT = 4 * SHINGLE  # words: a text of fewer, but of `SHINGLE`, is a copy, too, if it differs by one word
-_ABOUT, _TRAIN = "about.json", "train-{}.jsonl"
+_ABOUT, TRAIN = "about.json", "train-{}.jsonl"
 _KEYS = 2**64
 _FACTORS = np.array([pow(0x9E3779B97F4A7C15, n + 1, 2**64) for n in range(SHINGLE)], np.uint64)
 
@@ -119,7 +119,7 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
             _write_set(hidden / FOLDER / half, passages, some, of_documents)
         own = {text for _, pair in by_kind[kind] for text in pair}
         counts = _write_training(tasks, sources, size, hidden, heldout, own, kind if records else "", seed)
-        if not any((hidden / _TRAIN.format(task.source)).stat().st_size for task in tasks):
+        if not any((hidden / TRAIN.format(task.source)).stat().st_size for task in tasks):
             raise UserError(
                 f"nothing is left to train on: of {total:,} documents {counts['heldout']:,} are held out "
                 f"and {counts['copies']:,} repeat those: add text, or give it as several documents"
@@ -179,9 +179,9 @@ def _require_same(old_settings: dict[str, Any], new_settings: dict[str, Any], fo
 def training_sources(sources: Sequence[Source], folder: Path) -> list[dict[str, Any]]:
     """Return the sources to train on in place of the user's, of which nothing is held out for the test."""
     return [
-        {"source": str(folder / _TRAIN.format(number)), "weight": source.weight}
+        {"source": str(folder / TRAIN.format(number)), "weight": source.weight}
         for number, source in enumerate(sources)
-        if (folder / _TRAIN.format(number)).stat().st_size
+        if (folder / TRAIN.format(number)).stat().st_size
     ]
 
 
@@ -352,7 +352,7 @@ def _write_training(
     """
     counts: Counter[str] = Counter(heldout=0, copies=0, neighbours=0, training=0)
     for number in dict.fromkeys(task.source for task in tasks):
-        file = files.create(folder / _TRAIN.format(number))
+        file = files.create(folder / TRAIN.format(number))
         try:
             of_source = [task for task in tasks if task.source == number]
             for _, parts in groups(of_source, sources, size, RowFaults()):

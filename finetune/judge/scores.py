@@ -5,7 +5,7 @@ queries, which are alike (a cluster bootstrap). The draws are the same for every
 between two rows is paired.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +17,12 @@ from finetune.judge import bm25
 from finetune.judge.heldout import HALVES, documents_of
 from finetune.nanobeir import FOLDER, read
 from pretrain.benchmarks.retrieval import RetrievalSet, rank, score
+from pretrain.telemetry.formats import columns
 from pretrain.telemetry.intervals import LEVEL, Interval, draws, interval
 
 METRICS = {"ndcg@10": "nDCG@10", "mrr@10": "MRR@10", "recall@10": "recall@10"}
 """Name in `finetune.nanobeir.score` -> as tables print it; the first decides."""
-BM25, START, ADAPTED = "BM25", "start", "adapted"
+BM25, START, ADAPTED, PASSAGES = "BM25", "start", "adapted", "passages"
 
 Scores = dict[str, np.ndarray]
 """Half of the test -> float64[3, Q]: each metric x 100 of each query."""
@@ -45,11 +46,19 @@ class Halves:
         sets = {half: read(place) for half, place in places.items()}
         return cls(sets, {half: documents_of(place) for half, place in places.items()})
 
-    def of_model(self, model: EmbeddingModel, halves: Sequence[str] = HALVES) -> Scores:
+    def of_model(self, model: EmbeddingModel) -> Scores:
         """Score an encoder by cosine, with the prompts that it brings."""
-        passages = model.encode_document(self.sets[halves[0]].documents)
-        queries = {half: model.encode_query(self.sets[half].queries) for half in halves}
-        return {half: _scored(rank(queries[half], passages), self.sets[half]) for half in halves}
+        return self.of_vectors(self.vectors_of(model))
+
+    def vectors_of(self, model: EmbeddingModel) -> dict[str, np.ndarray]:
+        """Return half -> vectors of its queries, and `PASSAGES` -> those of the passages."""
+        vectors = {half: model.encode_query(one.queries) for half, one in self.sets.items()}
+        return vectors | {PASSAGES: model.encode_document(self.sets[HALVES[0]].documents)}
+
+    def of_vectors(self, vectors: Mapping[str, np.ndarray]) -> Scores:
+        """Score what `vectors_of` returned."""
+        passages = vectors[PASSAGES]
+        return {half: _scored(rank(vectors[half], passages), one) for half, one in self.sets.items()}
 
     def of_words(self) -> Scores:
         return {half: _scored(bm25.rank(one.queries, one.documents), one) for half, one in self.sets.items()}
@@ -116,25 +125,26 @@ def plain(one: Interval) -> dict[str, Any]:
 def table(rows: Mapping[str, Mapping[str, Any]], queries: int, documents: int, passages: int) -> list[str]:
     """Return the lines of the table: a row each, figures x 100 with 95% intervals."""
     lines = [
-        f"  {'':18}" + "".join(f"{label:>22}" for label in METRICS.values()) + "   nDCG@10 less the start's"
+        (f"  {name}", *map(_cell, row["figures"].values()), _difference(row["less"].get(START)))
+        for name, row in rows.items()
     ]
-    for name, row in rows.items():
-        cells = "".join(f"{_cell(row['figures'][metric]):>22}" for metric in METRICS)
-        to_start = row["less"].get(START)
-        lines.append(f"  {name:18}{cells}   " + (_difference(to_start) if to_start else ""))
-    lines.append(
+    return [
+        *columns(("", *METRICS.values(), "nDCG@10 less the start's"), lines).split("\n"),
         f"  {queries:,} queries of {documents:,} held-out documents among {passages:,} passages; "
-        "in brackets: 95% intervals over the documents"
-    )
-    return [line.rstrip() for line in lines]
+        "in brackets: 95% intervals over the documents",
+    ]
 
 
 def _cell(figure: Mapping[str, Any]) -> str:
     return f"{figure['value']:.1f} [{max(figure['low'], 0):.1f}, {min(figure['high'], 100):.1f}]"
 
 
-def _difference(figure: Mapping[str, Any]) -> str:
-    return f"{figure['value']:+.1f} [{figure['low']:+.1f}, {figure['high']:+.1f}] {figure['verdict']}"
+def _difference(figure: Mapping[str, Any] | None) -> str:
+    return (
+        ""
+        if figure is None
+        else f"{figure['value']:+.1f} [{figure['low']:+.1f}, {figure['high']:+.1f}] {figure['verdict']}"
+    )
 
 
 def in_words(rows: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:

@@ -149,6 +149,8 @@ def _csv_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | Broke
     with readers.naming_damage(task.place), readers.open_file(task.place) as stream:
         rows = _numbered_rows(task, stream)
         header = next(rows, (0, []))[1]
+        if not all(map(is_unicode, header)):
+            readers.read_head(Path(task.place))  # it says of what encoding the file is, and refuses it
         wanted = set(choose(tuple(header)))
         chosen = [(number, field) for number, field in enumerate(header) if field in wanted]
         for count, (position, row) in enumerate(rows):

@@ -4,6 +4,7 @@ Where people have structured their text, what stands above a passage says what t
 pairs are a test of retrieval that nobody had to label, and positives to train on.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ MOST_CHARACTERS = 1000
 _FEWEST_WORDS = {"columns": (1, 3), "heading": (1, 5), "title": (1, 5), "neighbour": (4, 4)}
 """Of the first text of a pair, and of the second."""
 _LONGEST_TITLE = 15  # words
+_SENTENCE_END = re.compile(r"[.!?:…。！？؟۔।][\"'”’»)\]]*$", re.MULTILINE)
+_LIST_WORDS = 5  # in the mean of the names in a list
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def pairs_of(
 ) -> dict[str, list[Pair]]:
     """Return the pairs of a document by kind, in order, of these kinds; those without any left out.
 
-    counts: to which those are added that have too few words.
+    counts: to which those are added that have too few words, and the lists of names.
     """
     found = {kind: list(_sound(kind, _FINDERS[kind](document), counts)) for kind in kinds}
     return {kind: pairs for kind, pairs in found.items() if pairs}
@@ -69,12 +72,22 @@ def pairs_of(
 def _sound(kind: str, pairs: Iterable[Pair], counts: Counter[str] | None) -> Iterator[Pair]:
     """Yield the pairs that have enough words, clean, passages cut to `MOST_CHARACTERS`."""
     for first, second in pairs:
+        if kind == "heading" and _is_list(second):
+            if counts is not None:
+                counts["pairs_of_lists"] += 1
+            continue
         first, second = _cut(clean(first)), _cut(clean(second))
         enough = (count_words(text) >= least for text, least in zip((first, second), _FEWEST_WORDS[kind]))
         if first and second and all(enough):
             yield first, second
         elif counts is not None:
             counts["pairs_too_short"] += 1
+
+
+def _is_list(text: str) -> bool:
+    """Return whether a text has no sentence, only short names: "See also", a table of contents, authors."""
+    names = [clean(name) for name in re.split("[\n,]", text) if name.strip()]
+    return not _SENTENCE_END.search(text) and sum(map(count_words, names)) < _LIST_WORDS * len(names)
 
 
 def _cut(text: str) -> str:

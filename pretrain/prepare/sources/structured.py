@@ -9,7 +9,7 @@ from statistics import fmean
 
 from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
-from pretrain.prepare.sources.markup import HTML, MARKUP
+from pretrain.prepare.sources.markup import HTML, MARKUP, WIKITEXT
 from pretrain.prepare.sources.readers import ReadTask, naming_damage, open_file, too_long
 from pretrain.prepare.sources.rows import BrokenRow, RowFaults, as_unicode, documents, json_rows, table_rows
 from pretrain.prepare.sources.structure import Document
@@ -45,6 +45,9 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
         if len(raw) > task.longest:
             raise too_long(task, 0)
         text = as_unicode(_decode(raw, task), task, 0, faults)
+        if task.kind == WIKITEXT:  # the name of an article is its file's
+            name = re.sub(r"\.(?:media)?wiki.*", "", Path(task.place).name)
+            text = f"= {name.replace('_', ' ')} =\n{text}"
         yield Document.marked(text.replace("\r\n", "\n"), task.kind)
         return
     if task.columns is None:

@@ -14,11 +14,13 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from finetune.encoders.models import open_model
 from finetune.judge import bm25
+from finetune.judge.by_products import by_products
 from finetune.judge.choice import Judge, choose, fingerprint, general_test, read_report, report_lines
 from finetune.judge.costs import ROUNDS, cost_lines, costs_of, size_of
-from finetune.judge.heldout import HALVES, RetrievalTest, make_test
+from finetune.judge.heldout import HALVES, TRAIN, RetrievalTest, make_test
 from finetune.judge.scores import BM25, METRICS, START, Halves, in_words, mean_interval, rows_of, table
 from finetune.nanobeir import FOLDER, read
+from pretrain.benchmarks.retrieval import score
 from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
 
@@ -56,6 +58,39 @@ def test_figures_are_those_of_sentence_transformers(made, tmp_path):
         for name, figure in ours.items():
             (key,) = (key for key in theirs if key.endswith(f"cosine_{name}"))
             assert figure == pytest.approx(theirs[key], abs=1e-4), name
+
+
+@pytest.mark.full
+def test_figures_are_those_of_mteb(made, tmp_path):
+    mteb = pytest.importorskip("mteb", reason="mteb is not installed; the extra `mteb` brings it")
+    from datasets import Dataset
+    from test_mteb_english import about
+
+    one = read(made[1] / FOLDER / "test")
+    ids = {
+        "q": [f"q{row}" for row in range(len(one.queries))],
+        "p": [f"p{row}" for row in range(len(one.documents))],
+    }
+    relevant = {f"q{n}": {f"p{row}": 1 for row in rows} for n, rows in enumerate(one.relevant)}
+    parts = {
+        "corpus": Dataset.from_dict({"id": ids["p"], "text": one.documents}),
+        "queries": Dataset.from_dict({"id": ids["q"], "text": one.queries}),
+    }
+
+    class Held(mteb.abstasks.AbsTaskRetrieval):
+        metadata = about("Held", "Retrieval", "ndcg_at_10")
+
+        def load_data(self, **_):
+            split = parts | {"relevant_docs": relevant, "top_ranked": None}
+            self.dataset, self.data_loaded = {"default": {"test": split}}, True
+
+    guest = save_guest(save_bert(tmp_path / "bert"), tmp_path / "guest", "mean")
+    ours = Halves.of(made[1]).of_model(open_model(guest))["test"].mean(1)
+    model = SentenceTransformer(str(guest), device="cpu")
+    results = mteb.evaluate(model, [Held()], cache=None, co2_tracker=False, show_progress_bar=False)
+    theirs = results.task_results[0].scores["test"][0]
+    for name, figure in zip(METRICS, ours):
+        assert figure == pytest.approx(100 * theirs[name.replace("@", "_at_")], abs=0.01), name
 
 
 def formula(query: str, passages: list[list[str]]) -> list[float]:
@@ -177,8 +212,45 @@ def test_the_last_line_says_what_is_kept(kept, forgot, last):
     report = {"table": [], "similarity": similar, "rows": rows, "kept": kept, "forgot": forgot, "costs": {}}
     report["chosen"] = {"alpha": 1.0, "row": "adapted", "dev": {"0": 1.0, "1": 2.0}}
     lines = report_lines(report)
+    assert "BM25" not in lines[-1]  # it was not measured
+    for verdict, words in (("worse", "worse than BM25"), ("not told apart", "not told apart from BM25")):
+        rows[kept]["less"][BM25] = figure | {"verdict": verdict}
+        assert report_lines(report)[-1] == f"{lines[-1]}; {words}"
     assert "  STS-B dev, start: 80.0" in lines and "  STS-B dev, adapted: 79.0, -1.0 [-1.5, -0.4]" in lines
     assert last in lines[-1] and "adapted against start: -1.0 [-2.0, -0.5] worse" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("pooling,left_out", [("mean", set()), ("cls", {"best, sif weights"})])
+def test_by_products_are_scored_as_their_folders_and_packed_bits_are(made, tmp_path, pooling, left_out):
+    guest = save_guest(save_bert(tmp_path / "bert"), tmp_path / "guest", pooling)
+    halves, out = Halves.of(made[1]), tmp_path / "out"
+    text = str(made[1] / TRAIN.format("*"))
+    rows, folders, why = by_products(guest, text, out, halves, lambda folder: open_model(folder, quiet=True))
+    assert set(why) == left_out and all("mean over tokens" in one for one in why.values())
+    fitted = {"best, sif weights", "best, whitened", "best, static table"} - left_out
+    assert folders == {"best, static table": out / "static table"} and set(rows) == fitted | {
+        "best, first 16",
+        "best, int8",
+        "best, a bit",
+    }
+    assert size_of(folders["best, static table"])[1] < 8
+    for row in fitted:
+        folder = out / row.removeprefix("best, ")
+        theirs = SentenceTransformer(str(folder), device="cpu")
+        vectors = halves.vectors_of(open_model(folder, quiet=True))
+        assert vectors["dev"] == pytest.approx(theirs.encode(halves.sets["dev"].queries), abs=1e-4)
+        assert (halves.of_vectors(vectors)["test"] == rows[row]["test"]).all()
+    model = SentenceTransformer(str(guest), device="cpu")
+    for half, one in halves.sets.items():
+        bits = [
+            np.unpackbits(model.encode(texts, precision="ubinary"), axis=1)
+            for texts in (one.queries, one.documents)
+        ]
+        ranking = np.argsort((bits[0][:, None] != bits[1]).sum(-1), axis=1, kind="stable")[:, :100]
+        each = [
+            score(rows_of_one, asked)["ndcg@10"] for rows_of_one, asked in zip(ranking.tolist(), one.relevant)
+        ]
+        assert rows["best, a bit"][half][0].mean() == pytest.approx(100 * np.mean(each), abs=0.01)
 
 
 def test_start_and_words_are_scored_once(made, tmp_path):

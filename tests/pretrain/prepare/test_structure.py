@@ -1,5 +1,7 @@
 """What a text's own structure says belongs together: headings, titles, columns, neighbours."""
 
+from collections import Counter
+
 import pytest
 
 from pretrain.prepare.sources.markup import HTML, MARKDOWN, RESTRUCTURED, WIKITEXT, sections
@@ -77,6 +79,29 @@ def test_sections_of_markdown_have_the_headings_above_them_and_no_marks():
     ]
 
 
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("+++\ntitle = 'npm'\n+++\n## Usage\nText.\n", [("npm", ""), ("npm: Usage", "Text.")]),
+        ("---  \ntitle: npm\n---\nText.\n", [("", "Text.")]),  # no headings: nothing to stand above
+        ("# A\nWrite `<!--`.\n## B\nRead `-->`.\n", [("A", "Write <!--."), ("A: B", "Read -->.")]),
+        ("# A\nA `Vec<T>` &amp; 2 * 3 * 4\\_5.\n", [("A", "A Vec<T> & 2 * 3 * 4_5.")]),
+        ("# A {#a}\nText.[^1]\n\n[^1]: A note.\n\n[b]: /c\n", [("A", "Text.\nA note.")]),
+        ("# A\na | b\n--|--\nc | d\n\nText:\n\n    code\n", [("A", "Text:")]),
+        ("A title over\ntwo lines\n---\nText.\n", [("A title over two lines", "Text.")]),
+        (
+            "# A\n!!! note\n    Text.\n\n:::tip\nMore.\n:::\n> [!NOTE]\n> Last.\n",
+            [("A", "Text.\nMore.\nLast.")],
+        ),
+        ("# A\n- [x] done\n- [b](c)\n\n[![d](e)](f)\n", [("A", "done\nb")]),
+        ("# A\n## B\nText.\n##\nMore.\n", [("A", ""), ("A: B", "Text."), ("A", "More.")]),
+        ("> " * 60 + "Text.\n\n# A\n\nMore.\n", [("", "Text."), ("A", "More.")]),
+    ],
+)
+def test_markdown_is_read_as_it_is_rendered(text, expected):
+    assert sections(text, MARKDOWN) == expected
+
+
 def test_levels_of_restructured_text_are_the_marks_in_the_order_of_their_first_use():
     assert sections(RESTRUCTURED_TEXT, RESTRUCTURED) == [
         ("The tool", "It reads many files and joins them."),
@@ -87,6 +112,25 @@ def test_levels_of_restructured_text_are_the_marks_in_the_order_of_their_first_u
         ("The tool: Options: Details", "Values are read from left to right."),
         ("The tool: Exit status", "Zero if all went well."),
     ]
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("===\nTop\n===\n\nPart\n====\nText.\n", [("Top", ""), ("Top: Part", "Text.")]),  # over and under
+        (
+            "A long title\n=====\n\nText [1]_ of [Ada15]_.\n\n.. [1] left out\n",
+            [("A long title", "Text of.")],
+        ),
+        (
+            "Part\n====\n\n=====  =====\nA      B\n=====  =====\nc      d\n=====  =====\n\nText.\n",
+            [("Part", "Text.")],
+        ),
+        ("Part\n====\n\n>>> 1 + 1\n2\n\n#. An item.\n\n| A line.\n", [("Part", "An item.\nA line.")]),
+    ],
+)
+def test_marks_of_restructured_text_that_are_no_text(text, expected):
+    assert sections(text, RESTRUCTURED) == expected
 
 
 PAGE = """<!DOCTYPE html><html><head><title>left out</title><style>p { color: red }</style></head><body>
@@ -131,6 +175,26 @@ def test_sections_of_a_page_are_its_blocks_without_code_tables_and_navigation():
     ]
 
 
+@pytest.mark.parametrize(
+    "page,expected",
+    [
+        (
+            "<table><tr><td><h1>A</h1>Text.<table><tr><td>1</table></td></tr></table>",
+            [("A", "Text.")],
+        ),  # layout
+        ("<form><h1>A</h1><p>Text.</form><nav>B<p>More.", [("A", "Text.\nB\nMore.")]),  # nothing ends nav
+        ("<title>A &amp; b</title><h2>C</h2>Text.", [("A & b", ""), ("A & b: C", "Text.")]),
+        ("<title>A</title>Text.", [("", "Text.")]),
+        (
+            "<h1># A<a class='headerlink'>¶</a></h1><div class='toc b'>C</div>Text.<h2>Note</h2>D.",
+            [("A", "Text.\nNote\nD.")],
+        ),
+    ],
+)
+def test_pages_as_people_have_them(page, expected):
+    assert sections(page, HTML) == expected
+
+
 def test_sections_of_wikitext_have_no_templates_links_tables_or_categories():
     assert sections(WIKI, WIKITEXT) == [
         ("", "Ada was a mathematician of London."),
@@ -138,6 +202,10 @@ def test_sections_of_wikitext_have_no_templates_links_tables_or_categories():
         ("Life: Notes", "They describe a machine."),
         ("References", ""),
     ]
+    shown = "{{lang|de|Haus}}, {{convert|5|km|mi}} of {{nowrap|[[a|b c]]}}.<ref>{{x|{{y}}}}</ref>&nbsp;{{z}}"
+    assert sections(shown, WIKITEXT) == [("", "Haus, 5 km of b c.")]
+    nested = "== A ==\n{|\n| b\n{|\n| c\n|}\n| d\n|}\nText.\n"
+    assert sections(nested, WIKITEXT) == [("A", "Text.")]
     tokenised = " = Ada = \n \n She wrote . \n = = Life = = \n Born in 1815 . \n"
     assert sections(tokenised, WIKITEXT) == [("Ada", "She wrote ."), ("Ada: Life", "Born in 1815 .")]
 
@@ -156,6 +224,22 @@ def test_sections_of_wikitext_have_no_templates_links_tables_or_categories():
 )
 def test_kinds_of_pairs_that_a_document_has(document, kinds):
     assert set(pairs_of(document)) == kinds
+
+
+@pytest.mark.parametrize(
+    "passage,is_kept",
+    [
+        ("- npm help\n- package.json\n- npm config of it\n", False),
+        ("ALTER TABLE, CREATE TABLE, DROP TABLE, SELECT", False),
+        ("set up a cursor by a query and its parameters", True),
+        ("- npm help\n- It stops.\n- npm config\n", True),
+        ("安装软件包、运行测试程序和文档", True),
+    ],
+)
+def test_lists_of_names_are_no_passages(passage, is_kept):
+    counts = Counter()
+    found = pairs_of(Document.marked(f"# See also\n\n{passage}", MARKDOWN), ["heading"], counts)
+    assert bool(found) == is_kept and counts["pairs_of_lists"] == 1 - is_kept
 
 
 def test_neighbours_share_no_sentence():

@@ -141,3 +141,14 @@ def test_a_page_has_the_encoding_that_it_declares_and_other_markup_must_be_utf_8
     ):
         with pytest.raises(UserError, match=rf"{name} is not UTF-8 text .* iconv -f CP1252"):
             read(name, head.format(declared).encode("cp1252"))
+
+
+def test_a_table_in_utf_16_is_refused_and_an_article_has_the_name_of_its_file(tmp_path):
+    (tmp_path / "a.csv").write_bytes("title,text\nA storm,The ship waits in the harbour.\n".encode("utf-16"))
+    with pytest.raises(UserError, match=r"perhaps UTF-16\. Convert it: iconv -f UTF-16"):
+        plan_tasks([Source(source=str(tmp_path / "a.csv"))], structure=True)
+    (tmp_path / "Ada_Lovelace.wiki").write_text("She was born in London.\n== Work ==\nShe wrote notes.\n")
+    source = Source(source=str(tmp_path / "Ada_Lovelace.wiki"))
+    (document,) = structured(plan_tasks([source], structure=True)[0], source, RowFaults())
+    pairs = [("Ada Lovelace", "She was born in London."), ("Ada Lovelace: Work", "She wrote notes.")]
+    assert list(document.sections) == pairs

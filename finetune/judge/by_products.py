@@ -1,0 +1,55 @@
+"""Score what is taken along in place of an encoder: smaller vectors, and what `finetune.derived` fits."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from finetune.derived import ENCODED, SIF, derive
+from finetune.encoders.models import EmbeddingModel
+from finetune.flags import Derivation
+from finetune.judge.scores import PASSAGES, Halves, Scores
+from pretrain.common.errors import UserError
+
+FITTED = {
+    "sif weights": Derivation(pooling=SIF),
+    "whitened": Derivation(whiten=0, sentences=2000),
+    "static table": Derivation(static=ENCODED),
+}
+"""What is fitted on the text that was trained on, each a folder."""
+
+
+def by_products(
+    best: Path, text: str, out: Path, halves: Halves, open_model: Callable[[Path], EmbeddingModel]
+) -> tuple[dict[str, Scores], dict[str, Path], dict[str, str]]:
+    """Make the by-products of the encoder `best`, folders in `out`, and score them all.
+
+    Returns:
+        Row -> scores; row -> folder, of those of another size and speed; row -> why it cannot be made.
+    """
+    from sentence_transformers.util import quantize_embeddings
+
+    vectors = halves.vectors_of(open_model(best))
+    passages = vectors[PASSAGES]
+    width = passages.shape[1] // 2
+    smaller: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        f"first {width}": lambda one: one[:, :width],
+        "int8": lambda one: quantize_embeddings(one, "int8", calibration_embeddings=passages),
+        "a bit": lambda one: np.where(one > 0, 1, -1),  # their cosine orders as Hamming's distance does
+    }
+    rows = {
+        f"best, {name}": halves.of_vectors({part: change(one) for part, one in vectors.items()})
+        for name, change in smaller.items()
+    }
+    folders, left_out = dict[str, Path](), dict[str, str]()
+    for name, fit in FITTED.items():
+        row, folder = f"best, {name}", out / name
+        try:
+            derive(str(best), str(folder), fit.model_copy(update={"text": text}))
+        except UserError as error:
+            left_out[row] = str(error)
+            continue
+        rows[row] = halves.of_model(open_model(folder))
+        if fit.static:
+            folders[row] = folder
+    return rows, folders, left_out
