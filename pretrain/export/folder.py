@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
@@ -18,6 +17,7 @@ from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.run_folder import require_folder
+from pretrain.config.recipe import as_yaml
 from pretrain.data.tokenizer import DEL, cleaning_tokenizer, tokenizer_hash, without_del
 from pretrain.export.model_card import model_card
 from pretrain.export.sentence_transformers import POOLED_TYPES, Interface, write_modules
@@ -222,8 +222,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     )
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
-    recipe = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-    files.write_durably(out / "training_config.yaml", recipe.encode())
+    files.write_durably(out / "training_config.yaml", as_yaml(config).encode())
     policy = {
         "format_version": FORMAT_VERSION,
         "pooling": pooling,

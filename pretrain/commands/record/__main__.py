@@ -36,8 +36,8 @@ def start(
     """Train a recipe within a track's time, once for each seed, and score it.
 
     Args:
-        track: cpu2-1m, cpu2-10m, cpu2-60m (two cores), gpu-1m, gpu-10m (one GPU) or static (a table of
-            vectors, two cores, ten minutes).
+        track: cpu2-1m, cpu2-10m, cpu2-60m (two cores), gpu-1m, gpu-10m (one GPU), static (a table of
+            vectors, two cores, ten minutes) or cpu2-speed (fewest seconds to 60 over seven STS tasks).
         recipe: all that is not the default's, the preparation included.
         data: prepared data; made of --text if it is not there.
         eval_data: folder of the benchmarks, and of the held-out text.

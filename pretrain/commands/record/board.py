@@ -43,9 +43,9 @@ def enter(folder: Path, board: Path) -> Path:
     track = record["track"]
     before = {one["number"]: one for one in entered if one["track"] == track}
     if standing := max(before, default=0):
-        against = verdicts(by_leg(record), by_leg(before[standing]))
+        against = verdicts(_compared(record), _compared(before[standing]))
         if "worse" in against.values() or "better" not in against.values():
-            said = ", ".join(f"{leg} {against[leg]}" for leg in LEGS)
+            said = ", ".join(f"{leg} {verdict}" for leg, verdict in against.items())
             raise UserError(f"{folder} does not beat {track}-{standing}: {said}")
         record["against"] = {"number": standing, **against}
     record["number"] = standing + 1
@@ -73,6 +73,13 @@ def records(board: Path) -> list[dict[str, Any]]:
 def by_leg(record: dict[str, Any]) -> dict[str, list[float]]:
     """Return leg -> its scores, one a seed."""
     return {leg: [one["scores"][leg] for one in record["seeds"].values()] for leg in (*LEGS, DEV)}
+
+
+def _compared(record: dict[str, Any]) -> dict[str, list[float]]:
+    """Return what the records of a track are compared by -> its values, one a seed, the higher the better."""
+    if TRACKS[record["track"]].target:
+        return {"speed": [-one["seconds"] for one in record["seeds"].values()]}
+    return {leg: values for leg, values in by_leg(record).items() if leg in LEGS}
 
 
 def follows(config: Config, recipe: Path) -> bool:
@@ -114,6 +121,10 @@ def _broken_rules(folder: Path, about: dict[str, Any], runs: list[Path]) -> Iter
             yield f"{run.name} was trained by other settings than {RECIPE}'s"
         if policy.get("progress", {}).get("best_by") != "stsb-dev":
             yield f"{run.name}: STS-B dev has not chosen its step"
+        if track.target and found["scores"][LEGS[0]] < track.target:
+            yield f"{run.name} is below {track.target:g} over {LEGS[0]}"
+        if track.target and policy["step"] != policy["recipe"]["train"]["steps"]:
+            yield f"{run.name}: step {policy['step']} is its best, which train.steps must name"
         if track.table_bytes and size > 1.01 * track.table_bytes:  # with the file's header
             yield f"{run.name}: its table has {size:,} bytes of {track.table_bytes:,}"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pretrain.api import prepare
 from pretrain.commands.record.board import FEWEST_SEEDS, RECORD, by_leg, follows
-from pretrain.commands.record.scores import evaluate, make_retrieval, summary_of
+from pretrain.commands.record.scores import LEGS, evaluate, make_retrieval, summary_of
 from pretrain.commands.record.tracks import TRACKS, code_here, corpus_of, digest_of
 from pretrain.commands.record.training import RECIPE, make_derived, model_of, read_json, weights_digest
 from pretrain.common.errors import UserError
@@ -58,6 +58,8 @@ def _of_itself(record: dict[str, Any], place: Path) -> Iterator[str]:
         yield "its seconds are not those of its longest seed"
     if seconds > TRACKS[record["track"]].seconds:
         yield f"{seconds:.0f} s are more than the track gives"
+    if (target := TRACKS[record["track"]].target) and min(by_leg(record)[LEGS[0]]) < target:
+        yield f"a seed is below {target:g} over {LEGS[0]}"
     for leg, values in by_leg(record).items():
         if summary_of(values) != record["scores"][leg]:
             yield f"{leg}: its mean and interval are not those of the seeds"
@@ -71,7 +73,7 @@ def _of_text(record: dict[str, Any], place: Path, text: str) -> Iterator[str]:
         out = Path(folder) / "data"
         texts = corpus_of(data_config(settings).sources, out)
         prepare(out=out, **settings)
-        if list(texts) != list(record["text"]) or digest_of(read_manifest(out)) != record["data"]:
+        if [*texts.items()] != [*record["text"].items()] or digest_of(read_manifest(out)) != record["data"]:
             yield "it gives other shards"
 
 

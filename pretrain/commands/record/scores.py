@@ -87,11 +87,11 @@ def summary_of(values: Sequence[float]) -> dict[str, float]:
 
 
 def verdicts(new: Mapping[str, Sequence[float]], old: Mapping[str, Sequence[float]]) -> dict[str, str]:
-    """Return leg -> "better", "worse" or "not told apart", of two records' scores by seed."""
+    """Return leg -> "better", "worse" or "not told apart", of two records' values by seed; higher wins."""
     from scipy import stats
 
     found = {}
-    for leg in LEGS:
+    for leg in new:
         better, worse = (
             stats.ttest_ind(new[leg], old[leg], equal_var=False, alternative=side).pvalue
             for side in ("greater", "less")

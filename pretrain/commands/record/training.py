@@ -83,9 +83,10 @@ def begin(
 
 
 def _flags_of(derive: str, track: Track) -> str:
+    if derive and (track.table_bytes or track.target):
+        made = "a static table" if track.table_bytes else "an encoder by training alone"
+        raise UserError(f"--derive: the track makes {made}, and nothing else")
     if track.table_bytes:
-        if derive:
-            raise UserError("--derive: the track makes a static table, and nothing else")
         return "static=encoded"
     if derive and not re.fullmatch(r"(whiten|remove)=\d+(,sentences=\d+)?|pooling=(sif|idf)", derive):
         raise UserError(

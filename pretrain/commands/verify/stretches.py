@@ -27,9 +27,10 @@ from pretrain.commands.verify.files import Saved
 from pretrain.common.errors import UserError
 from pretrain.common.memory import processes_that_fit
 from pretrain.common.processes import no_rank, start_logged, wait_for_end
-from pretrain.config.recipe import load_config
+from pretrain.config.recipe import as_yaml, load_config
 from pretrain.config.validation import leaves
 from pretrain.export.folder import export, read_policy
+from pretrain.export.sums import CARD, SUMS
 from pretrain.start.devices import device_name
 from pretrain.telemetry.formats import format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
@@ -50,7 +51,8 @@ _NOT_COMPARED = (
     "data",
     *("state.progress.seconds", "state.progress.rows", "progress.seconds", "progress.rows"),
 )
-_OF_VERSIONS = "config.json", "tokenizer_config.json", "config_sentence_transformers.json", "clear.json"
+_OF_VERSIONS = "config.json", "tokenizer_config.json", "config_sentence_transformers.json"
+_COMPARED_OTHERWISE = "clear.json", CARD, SUMS
 _BYTES_OF_A_RANK = 1 << 30  # libraries, and the activations of a micro-batch
 _SHOWN = 4
 
@@ -191,6 +193,8 @@ def _differences(run: Path, again: Path, stretch: Stretch, tolerance: float) -> 
         for what in _different_tensors(old_tensors, new_tensors, origin, tolerance):
             yield f"{after.name}: {series} {what}"
     old, new = (_rows(folder, begin if before else -1, after.step) for folder in (run, again))
+    if old.keys() == new.keys() and [*old] != [*new]:
+        yield f"metrics.jsonl: rows of steps {begin + 1} to {after.step} are in another order"
     for step, kind in dict.fromkeys([*old, *new]):
         where = f"metrics.jsonl, {kind} of step {step}: "
         rows, others = old.get((step, kind), []), new.get((step, kind), [])
@@ -285,15 +289,16 @@ def _different_export(
     if not recorded.get("progress", {}).get("rows"):  # a resume has made it again, and records none
         policies = [policy | {"progress": {}} for policy in policies]
     found = list(_different_values("clear.json ", policies[0], policies[1], tolerance))
-    for path in sorted(path for suffix in ("json", "safetensors") for path in new.rglob(f"*.{suffix}")):
-        file = path.relative_to(new)
-        if tolerance and path.suffix == ".safetensors" and (old / file).is_file():
-            found += [
-                f"{file} {what}"
-                for what in _different_tensors(load_file(old / file), load_file(path), {}, tolerance)
-            ]
-        elif str(file) not in _OF_VERSIONS and not (
-            (old / file).is_file() and filecmp.cmp(old / file, path, shallow=False)
-        ):
+    (new / "training_config.yaml").write_text(as_yaml(made.config), "utf-8")
+    packages = ("transformers", "tokenizers")  # each version writes keys of its own
+    same_versions = all(recorded.get("versions", {}).get(name) == version(name) for name in packages)
+    left_out = _COMPARED_OTHERWISE if same_versions else (*_COMPARED_OTHERWISE, *_OF_VERSIONS)
+    files = {one.relative_to(place) for place in (old, new) for one in place.rglob("*") if one.is_file()}
+    for file in sorted(file for file in files if str(file) not in left_out):
+        there = (old / file).is_file() and (new / file).is_file()
+        if there and tolerance and file.suffix == ".safetensors":
+            tensors = load_file(old / file), load_file(new / file)
+            found += [f"{file} {what}" for what in _different_tensors(*tensors, {}, tolerance)]
+        elif not there or not filecmp.cmp(old / file, new / file, shallow=False):
             found.append(f"{file} is not what {source or 'the start'} exports to")
     return True, found

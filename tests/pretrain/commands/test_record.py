@@ -259,6 +259,8 @@ def test_three_seeds_are_entered_and_checked(board, tmp_path, capsys):
     assert call(check, folder, text=board.corpus) == 0
     assert call(check, folder, run=run, replay=1, eval_data=board.flags["eval_data"]) == 0
     said = capsys.readouterr().out
+    edit(folder / RECORD, lambda content: content["text"].update({"enwiki.txt.gz": "0"}))
+    assert call(check, folder, text=board.corpus) == 1
     assert f"{board.corpus}: as recorded" in said and f"{run}: as recorded" in said and "bit for bit" in said
     edit(folder / RECORD, lambda content: content["seeds"]["2"]["scores"].update({DEV: 99.0}))
     assert call(check, folder, run=run, eval_data=board.flags["eval_data"]) == 1
@@ -387,6 +389,38 @@ def test_a_run_that_has_its_best_too_late_is_refused(board, tmp_path, monkeypatc
     with pytest.raises(UserError, match=r"the encoder of seed 1 was there after .* lower train.steps"):
         board.start(tmp_path / "out", seeds=1, score="false")
     assert not (tmp_path / "out" / "seed-1.json").exists()
+
+
+@pytest.mark.full
+def test_speed_decides_among_encoders_that_reach_the_target(board, tmp_path, monkeypatch, capsys):
+    out, place = board(tmp_path / "out"), tmp_path / "docs" / "records"
+
+    def aim(target: float) -> None:
+        monkeypatch.setitem(TRACKS, "tiny", Track(900, target=target))
+
+    aim(101.0)
+    with pytest.raises(UserError, match="--derive: the track makes an encoder by training alone"):
+        board.start(tmp_path / "other")
+    with pytest.raises(UserError, match="seed-1 is below 101 over seven STS"):
+        call(submit, out, board=place)
+    aim(-101.0)
+    for seed, step in ((1, 10), (2, 8), (3, 10)):  # an evaluation of each is in the rows
+        edit(out / f"seed-{seed}" / "best" / "clear.json", lambda one: one.update(step=step))  # noqa: B023
+    with pytest.raises(UserError, match=r"seed-2: step 8 is its best, which train.steps must name"):
+        call(submit, out, board=place)
+    edit(out / "seed-2" / "best" / "clear.json", lambda one: one.update(step=10))
+    call(submit, out, board=place)
+    with pytest.raises(UserError, match=r"does not beat tiny-1: speed not told apart$"):
+        call(submit, out, board=place)
+    for seed in "123":
+        slower = lambda one: one["seeds"][seed].update(seconds=300.0 + int(seed))  # noqa: B023, E731
+        edit(place / "tiny-1" / RECORD, slower)
+    call(submit, out, board=place)
+    assert json.loads((place / "tiny-2" / RECORD).read_text())["against"] == {"number": 1, "speed": "better"}
+    assert call(check, place / "tiny-2") == 0
+    aim(101.0)
+    assert call(check, place / "tiny-2") == 1
+    assert "a seed is below 101 over seven STS" in capsys.readouterr().out
 
 
 @pytest.mark.full

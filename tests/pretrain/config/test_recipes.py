@@ -11,6 +11,7 @@ import yaml
 from run_helpers import command, finish, records, start
 
 from augment.spec.grammar import needs_text, parse
+from pretrain.commands.record.tracks import TRACKS, outside_help
 from pretrain.commands.sweep.file import expand, read_sweep
 from pretrain.config.data import DataConfig
 from pretrain.config.recipe import load_config, to_yaml, validate_config
@@ -368,3 +369,13 @@ def test_the_papers_augmentations_keep_the_excerpt_which_is_a_flag_of_its_own(re
     paper = load_config(CONFIGS / recipe, {"augment.excerpt": "none"})
     assert [paper.augment.of_role(role) for role in ("anchor", "positive")] == ["del-span,reorder"] * 2
     assert paper.model_copy(update={"augment": ours.augment}) == ours
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "board").glob("*.yaml")), ids=lambda path: path.stem)
+def test_recipes_for_the_board_keep_its_rules(path):
+    config = load_config(path, {"folder": "runs/x", "data.folder": "data/x"})
+    manifest = {"config": config.data.prepare.model_dump(mode="json"), "run": {}}
+    assert not list(outside_help(config, manifest))
+    assert config.train.steps % config.evaluate.every == config.train.steps % config.checkpoint.every == 0
+    assert str(path.relative_to(CONFIGS.parent)) in path.read_text()
+    assert path.stem.replace("_", "-") in TRACKS

@@ -252,6 +252,7 @@ def edit_settings(run: Path, key: str, value: object) -> None:
     )
 
 
+EXPORT_FILES = "config.json", "tokenizer_config.json", "training_config.yaml", "adapter_model.safetensors"
 SETTINGS = {
     "train.lr": 0.0011, "train.weight_decay": 0.02, "train.betas": [0.9, 0.97], "train.eps": 2e-6,
     "train.warmup_steps": 3, "train.schedule": "cosine", "train.steps": 11, "model.dropout": 0.2,
@@ -359,6 +360,22 @@ def plant(kind: str, run: Path, data: Path, draw: random.Random, last: bool) -> 
             rf"{folder.name}/ of step \d+: model.safetensors is not what (step-\d+|the start) exports to",
             data,
         )
+    if kind == "order":  # of two rows
+        steps = rows_of("loss")
+        first, second = draw.choice([(0, 1), (3, 4)])  # of one stretch
+        first, second = steps[first], steps[second]
+
+        def swap(rows: list[dict]) -> list[dict]:
+            rows[first], rows[second] = rows[second], rows[first]
+            return rows
+
+        edit_rows(run, swap)
+        return r"metrics.jsonl: rows of steps \d to \d are in another order", data
+    if kind == "export file":
+        path = run / "export" / draw.choice(EXPORT_FILES)
+        path.write_text((path.read_text() if path.is_file() else "more weights") + "\n")
+        write_sums(path.parent)
+        return rf"export/ of step 9: {path.name} is not ", data
     if kind == "recipe":  # of one checkpoint alone
         edit(
             checkpoint,
@@ -383,7 +400,7 @@ def plant(kind: str, run: Path, data: Path, draw: random.Random, last: bool) -> 
 
 AFTERWARDS = (
     *("parameters", "exp_avg", "exp_avg_sq", "progress", "optimizer", "window", "ledger", "inputs", "loss"),
-    *("evaluation", "rows", "export", "recipe"),
+    *("evaluation", "rows", "order", "export", "export file", "recipe"),
 )
 """Kinds of edits by which no step gives anything else."""
 BEFORE = "setting", "seed", "data"
@@ -420,7 +437,7 @@ def missed(kept: Path, data: Path, folder: Path, kind: str, seed: int, capsys, l
         given["data"] = str(copy)
     count = 1 if kind in ("setting", "seed") else 3
     with pytest.MonkeyPatch.context() as patch:
-        if kind != "export":  # seconds
+        if "export" not in kind:  # seconds
             patch.setattr(stretches, "_different_export", lambda *others: (True, []))
         capsys.readouterr()
         status = verify(run, replay=count, replay_seed=seed, **given)
