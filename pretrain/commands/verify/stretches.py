@@ -24,6 +24,7 @@ from augment.core.errors import shortened
 from pretrain.api import recipe_file
 from pretrain.checkpoint.store import read_json, read_tensors
 from pretrain.commands.verify.files import Saved
+from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.common.memory import processes_that_fit
 from pretrain.common.processes import no_rank, start_logged, wait_for_end
@@ -127,8 +128,8 @@ def _fault(run: Path, stretch: Stretch, starts: Sequence[int]) -> str:
         what for key, what in _UNREPEATABLE.items() if after.progress.get(key, []) != earlier.get(key, [])
     ]:
         return what[0]
-    files = (run / "checkpoints" / after.name).glob("parameters-*")
-    fitting = processes_that_fit(sum(file.stat().st_size for file in files) / 4, _BYTES_OF_A_RANK)
+    weights = (run / "checkpoints" / after.name).glob("parameters-*")
+    fitting = processes_that_fit(sum(file.stat().st_size for file in weights) / 4, _BYTES_OF_A_RANK)
     if ranks > (most := gpus or max(1, fitting)):
         return f"{ranks} ranks did them, and this machine has {'GPUs' if gpus else 'memory'} for {most}"
     return ""
@@ -289,12 +290,12 @@ def _different_export(
     if not recorded.get("progress", {}).get("rows"):  # a resume has made it again, and records none
         policies = [policy | {"progress": {}} for policy in policies]
     found = list(_different_values("clear.json ", policies[0], policies[1], tolerance))
-    (new / "training_config.yaml").write_text(as_yaml(made.config), "utf-8")
+    files.replace(new / "training_config.yaml", as_yaml(made.config).encode())
     packages = ("transformers", "tokenizers")  # each version writes keys of its own
     same_versions = all(recorded.get("versions", {}).get(name) == version(name) for name in packages)
     left_out = _COMPARED_OTHERWISE if same_versions else (*_COMPARED_OTHERWISE, *_OF_VERSIONS)
-    files = {one.relative_to(place) for place in (old, new) for one in place.rglob("*") if one.is_file()}
-    for file in sorted(file for file in files if str(file) not in left_out):
+    names = {one.relative_to(place) for place in (old, new) for one in place.rglob("*") if one.is_file()}
+    for file in sorted(name for name in names if str(name) not in left_out):
         there = (old / file).is_file() and (new / file).is_file()
         if there and tolerance and file.suffix == ".safetensors":
             tensors = load_file(old / file), load_file(new / file)

@@ -65,11 +65,11 @@ def test_it_multiplies_two_thirds(tiles, share, monkeypatch):
 
 
 def test_its_lowest_temperature_keeps_float32s_digits():
-    """Of opposite sentences: exponentials of -80."""
+    """Of opposite sentences: exponentials of -80, whose gradients have the fewer digits of small numbers."""
     first = torch.randn(64)
     views = torch.stack([first, -first]) + 1e-3 * torch.randn(2, 2, 64)
     for own, exact in zip(with_gradient(views, 0.025), with_gradient(views.double(), 0.025)):
-        assert (own - exact).norm() < 1e-4 * exact.norm()
+        assert (own - exact).norm() < 1e-3 * exact.norm()
 
 
 def test_a_guide_whose_exclusions_are_of_one_side_is_taken_by_rows(monkeypatch):
