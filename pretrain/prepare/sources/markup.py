@@ -62,7 +62,7 @@ _INDENTED = re.compile(  # mkdocs' notes and tabs, with their titles
     r"((?:(?: *\n)*\1 {4}.*\n)+)"
 )
 _FENCES = re.compile(r"^:::.*|(?<=\S)[ \t]*\{[#.][^{}\n]*\}[ \t]*$", re.MULTILINE)  # of containers; an anchor
-_FOOTNOTES = re.compile(r"(?m)(`+[^`\n]*`+)|^ {0,3}\[\^[^\]\s]+\]:|\[\^[^\]\s]+\]")  # and code, which stays
+_FOOTNOTES = re.compile(r"(?m)(`+[^`\n]*`+)|^ {0,3}\[\^[^\[\]\s]+\]:|\[\^[^\[\]\s]+\]")  # and code, left
 _SIGNS = re.compile(r"(<li>(?:\n<p>)?)\[[ xX]\] |(<blockquote>\n<p>)\[![A-Z]+\]")  # a box to tick, a note
 
 
@@ -106,7 +106,7 @@ _RESTRUCTURED_MARKS = (
     (re.compile(r"[ \t]?\[(?:[\w.-]+|#[\w.-]*|\*)\]_(?!\w)"), ""),  # to a footnote or citation
     (re.compile(r"`+([^`]*)`+_{0,2}|\*\*([^*]+)\*\*|(?<!\w)\*([^*\s][^*]*)\*(?!\w)"), r"\1\2\3"),
     # an item is a paragraph
-    (re.compile(r"^\s*(?:[-*+]|(?:\d+|#)\.)\s+|^[ \t]*\|[ \t]+", re.MULTILINE), "\n\n"),
+    (re.compile(r"^[ \t]*(?:[-*+]|(?:\d+|#)\.)\s+|^[ \t]*\|[ \t]+", re.MULTILINE), "\n\n"),
 )
 
 
@@ -260,7 +260,7 @@ _WIKI_LINKS = re.compile(  # files, categories, other languages; of others the t
 )
 _WIKI_TAGS = "br|code|div|span|small|big|su[bp]|center|blockquote|nowiki|ref|poem|[bipsu]"
 _WIKI_MARKS = (
-    (re.compile(r"\[\w+://[^\s\]]*[ \t]*([^\]\n]*)\]"), r"\1"),
+    (re.compile(r"\[\w+://[^\s\[\]]*[ \t]*([^\[\]\n]*)\]"), r"\1"),
     (re.compile(rf"'{{2,5}}|</?(?:{_WIKI_TAGS})\b[^<>\n]*>"), ""),
     (re.compile(r"^[ \t]*[*#:;]+[ \t]*", re.MULTILINE), ""),
     (re.compile(r"&#?\w+;"), lambda found: unescape(found[0])),

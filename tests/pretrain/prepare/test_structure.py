@@ -310,7 +310,9 @@ def test_an_article_is_called_as_its_file(tmp_path, name, title):
     "part,markup",
     [
         ("== ==\na\n", RESTRUCTURED),
+        ("\n\n", RESTRUCTURED),
         ("[[", WIKITEXT),
+        ("[x://y", WIKITEXT),
         ("[[A:b ", WIKITEXT),
         ("[[a|b", WIKITEXT),
         ("<ref>", WIKITEXT),
