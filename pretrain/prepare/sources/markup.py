@@ -156,9 +156,10 @@ _BLOCKS = re.compile(
 _NO_TEXT = re.compile(  # elements, and those with such an attribute
     "button|footer|nav|noscript|pre|script|select|style|svg|template|textarea|title"
     "|div role (navigation|contentinfo)|div class nav(header|footer)|span class mw-editsection"
-    "|a class (headerlink|anchor-link)"
 )
-_NOTES = re.compile(r'<h3 class="title">(Caution|Important|Note|Tip|Warning)</h3>')  # DocBook's, in a section
+_NOTES = re.compile(  # DocBook's, in a section
+    r'<h3 class="title">\s*(?:<a [^<>]*></a>)?(Caution|Important|Note|Tip|Warning)</h3>'
+)
 
 
 class _Page(HTMLParser):
@@ -208,7 +209,8 @@ class _Page(HTMLParser):
                     del self.lines[begun:]
 
     def handle_data(self, data: str) -> None:
-        if not self.skipped:
+        is_mark = self._in_heading and self.lasttag == "a" and data.strip() in ("¶", "§", "#", "\uf0c1")
+        if not self.skipped and not is_mark:  # of a link to the heading
             self._words.append(data)
         elif self.skipped == "title":
             self.title += data
@@ -217,7 +219,6 @@ class _Page(HTMLParser):
         """End the line, a heading of this level if it is not 0."""
         line = clean("".join(self._words))
         if level or line:  # a heading without words ends a section, too
-            line = re.sub(" [¶§#\uf0c1]$", "", line) if level else line
             self.lines += [(level, line), (0, "")]
         self._words, self._in_heading = [], False
 

@@ -230,7 +230,7 @@ def test_sections_of_a_page_are_its_blocks_without_code_tables_and_navigation():
             '<h3 class="title">Note</h3>D.',
             [("A", "Text.\nNote\nD.")],
         ),
-        ("<h1>A</h1><h2>Tip ¶</h2>B.", [("A", ""), ("A: Tip", "B.")]),
+        ("<h1>A</h1><h2>Tip<span><a class=mark>#</a></span></h2>B.", [("A", ""), ("A: Tip", "B.")]),
         # an end that is missing takes nothing along
         ("<h1>A</h1><p class=navigation>B<p>C.", [("A", "B\nC.")]),
         ("<h1>A</h1><nav>B<p>C.<nav>D</nav>", [("A", "B\nC.\nD")]),
