@@ -4,6 +4,7 @@ How much of the adaptation to keep is chosen on one half of the test's queries; 
 of the other half. What is not better than the start there is not kept.
 """
 
+import glob
 import hashlib
 import json
 import math
@@ -134,12 +135,15 @@ class Judge:
         else:
             average(start, trained, alpha, best)
         made = {ADAPTED: trained} | ({} if kept == START else {kept: best})
-        out, text = self.folder / "by-products", str(self.folder / TRAIN.format("*"))
-        scores, folders, left_out = by_products(best, text, out, self.halves, open_model)
-        costs = self._costs(start, made | folders, open_model)
-        discard(out)
+        files = {"source": glob.escape(f"{self.folder}/") + TRAIN.format("*")}
+        text = json.dumps([files], ensure_ascii=False)  # a list: the folder's name may have a comma
+        out = self.folder / "by-products"
+        try:
+            scores, folders, left_out = by_products(best, text, out, self.halves, open_model)
+            costs = self._costs(start, made | folders, open_model)
+        finally:
+            discard(out)
         self.scores |= scores
-        rows |= rows_of({START: scored[0.0]} | scores, self.halves.documents["test"])
         by_half = {
             half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
             for half in HALVES
@@ -149,7 +153,7 @@ class Judge:
             "found": self.test.found,
             "counts": self.test.counts,
             "metrics": METRICS,
-            "rows": rows,
+            "rows": rows_of(self.scores, self.halves.documents["test"]),
             "chosen": {"alpha": alpha, "row": name, **by_half},
             "general": self.general.name,
             "similarity": self._similarities(),

@@ -129,7 +129,7 @@ def table(rows: Mapping[str, Mapping[str, Any]], queries: int, documents: int, p
         for name, row in rows.items()
     ]
     return [
-        *columns(("", *METRICS.values(), "nDCG@10 less the start's"), lines).split("\n"),
+        *map(str.rstrip, columns(("", *METRICS.values(), "nDCG@10 less the start's"), lines).split("\n")),
         f"  {queries:,} queries of {documents:,} held-out documents among {passages:,} passages; "
         "in brackets: 95% intervals over the documents",
     ]

@@ -1,11 +1,9 @@
 """Find the sections of a document in Markdown, reStructuredText, HTML or wikitext, without its marks."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html import escape, unescape
 from html.parser import HTMLParser
-from textwrap import dedent
 
 from markdown_it import MarkdownIt
 
@@ -23,18 +21,18 @@ MARKUP = {
 Line = tuple[int, str]
 """The level of a heading from 1 on, or 0 of other text, and the line."""
 Pair = tuple[str, str]
-Marks = Iterable[tuple[re.Pattern[str], str]]
+Marks = Iterable[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
 
 
-def sections(text: str, markup: str) -> list[Pair]:
+def sections(text: str, markup: str, title: str = "") -> list[Pair]:
     """Return (heading, section) of a document, in order, without marks; lines of a paragraph are joined.
 
     A heading has those above it before it, the document's first: `tar: Options`. A section ends where the
-    next heading begins, of whatever level.
+    next heading begins, of whatever level. title: stands above the whole document; "": nothing does.
     """
     lines, marks = _READERS[markup]
-    path: list[str] = []
-    found: list[tuple[str, list[str]]] = [("", [])]
+    path = [title] if title else []
+    found: list[tuple[str, list[str]]] = [(title, [])]
     for level, line in lines(text):
         if level:
             above = [*path, *[""] * level][: level - 1]  # of a document that begins with one of level 2
@@ -56,23 +54,33 @@ def _plain(text: str, marks: Marks) -> str:
 
 # -- Markdown
 
-_RENDERER = MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
-_FRONT = re.compile(r"\A(---|\+\+\+)[ \t]*\n(.*?)^\1[ \t]*\n", re.DOTALL | re.MULTILINE)  # of site generators
-_FRONT_TITLE = re.compile(r"""^title\s*[:=]\s*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
-# mkdocs' notes and tabs
-_INDENTED = re.compile(r"^(?:!!!|\?\?\?\+?|===\+?) .*\n((?:(?: {4}.*)?\n)*)", re.MULTILINE)
-_FENCES = re.compile(r"^:::.*|(?<=\S)[ \t]*\{[#.][^}\n]*\}[ \t]*$", re.MULTILINE)  # of containers; an anchor
-_SIGNS = re.compile(r"(<li>|<p>)(?:\[[ xX]\] |\[![A-Z]+\])|\[\^\d+\]:?")  # a box to tick, a note, a footnote
+_RENDERER = MarkdownIt("commonmark", {"maxNesting": 200}).enable(["table", "strikethrough"])
+_FRONT = re.compile(r"(?ms)\A(---|\+\+\+)[ \t]*\n(?=[\w-]+[ \t]*[:=])(.*?)^\1[ \t]*\n")  # of site generators
+_FRONT_TITLE = re.compile(r"""^title[ \t]*[:=][ \t]*["']?([^\s"'>|].*?)["']?[ \t]*$""", re.MULTILINE)
+_INDENTED = re.compile(  # mkdocs' notes and tabs, with their titles
+    r"""(?m)^( *)(?:(?:!!!|\?\?\?\+?) ?[\w-]+(?: inline| end)*|===[!+]?(?= *"))(?: +"(.*)")? *\n"""
+    r"((?:(?: *\n)*\1 {4}.*\n)+)"
+)
+_FENCES = re.compile(r"^:::.*|(?<=\S)[ \t]*\{[#.][^{}\n]*\}[ \t]*$", re.MULTILINE)  # of containers; an anchor
+_FOOTNOTES = re.compile(r"(?m)(`+[^`\n]*`+)|^ {0,3}\[\^[^\[\]\s]+\]:|\[\^[^\[\]\s]+\]")  # and code, left
+_SIGNS = re.compile(r"(<li>(?:\n<p>)?)\[[ xX]\] |(<blockquote>\n<p>)\[![A-Z]+\]")  # a box to tick, a note
 
 
 def _markdown(text: str) -> Iterator[Line]:
     """Yield the lines of a page as CommonMark renders it, its front matter's title if it has no other."""
+    text = text.expandtabs(4) + "\n"
     front = _FRONT.match(text)
-    text = text[front.end() :] if front else text
-    text = _FENCES.sub("", _INDENTED.sub(lambda note: dedent(note[1]), text))
+    text, notes = text[front.end() :] if front else text, 1
+    while notes:  # and those in notes
+        text, notes = _INDENTED.subn(_outdented, text)
     title = front and _FRONT_TITLE.search(front[2])
     head = f"<title>{escape(title[1])}</title>" if title else ""
-    return _html(head + _SIGNS.sub(r"\1", _RENDERER.render(text)))
+    page = _RENDERER.render(_FOOTNOTES.sub(r"\1", _FENCES.sub("", text)))
+    return _html(head + _SIGNS.sub(r"\1\2", page))
+
+
+def _outdented(note: re.Match[str]) -> str:
+    return f"\n{note[1]}{note[2] or ''}\n\n" + re.sub("(?m)^ {4}", "", note[3])
 
 
 # -- reStructuredText
@@ -86,9 +94,9 @@ _LITERAL = re.compile(  # what is indented below it is no text
     r"\s*\.\. (?:(?:code|code-block|sourcecode|parsed-literal|math|figure|toctree|contents|raw|productionlist"
     r"|csv-table|list-table|flat-table|index)::|(?!.*::))|(?!\s*\.\. ).*::\s*$"
 )
-_BORDER = r"[ \t]*=+(?: +=+)+[ \t]*"
-_NO_LINES = re.compile(  # simple tables, and what is typed to Python
-    rf"^{_BORDER}\n(?:.*\n)+?{_BORDER}(?=\n\s*\n|\s*\Z)|^[ \t]*>>> .*(?:\n.*\S.*)*", re.MULTILINE
+_BORDER = r" *=+(?: +=+)+"
+_NO_LINES = re.compile(  # simple tables, and what is typed to Python, up to a blank line
+    rf"(?:\A|(?<=\n\n)){_BORDER}\n(?:.+\n)*{_BORDER}(?=\n\n|\n*\Z)|^ *>>> .*(?:\n.+)*", re.MULTILINE
 )
 _RESTRUCTURED_MARKS = (
     (re.compile(r"(?::[\w:+.-]+:)?`~?([^`]+?)\s+<[^>`]*>`_{0,2}"), r"\1"),  # :role:`text <target>`
@@ -98,17 +106,18 @@ _RESTRUCTURED_MARKS = (
     (re.compile(r"[ \t]?\[(?:[\w.-]+|#[\w.-]*|\*)\]_(?!\w)"), ""),  # to a footnote or citation
     (re.compile(r"`+([^`]*)`+_{0,2}|\*\*([^*]+)\*\*|(?<!\w)\*([^*\s][^*]*)\*(?!\w)"), r"\1\2\3"),
     # an item is a paragraph
-    (re.compile(r"^\s*(?:[-*+]|(?:\d+|#)\.)\s+|^[ \t]*\|[ \t]+", re.MULTILINE), "\n\n"),
+    (re.compile(r"^[ \t]*(?:[-*+]|(?:\d+|#)\.)\s+|^[ \t]*\|[ \t]+", re.MULTILINE), "\n\n"),
 )
 
 
 def _restructured(text: str) -> Iterator[Line]:
     """Yield lines; a heading's level is the place of its marks, under or over and under it, as first used."""
     levels: list[tuple[str, bool]] = []
-    lines = _NO_LINES.sub("", text.expandtabs(4)).splitlines()
+    text = "\n".join(line.rstrip() for line in text.expandtabs(4).splitlines())
+    lines = _NO_LINES.sub("", text).splitlines()
     number, literal, is_over = 0, -1, False
     while number < len(lines):
-        line, after = lines[number].rstrip(), lines[number + 1] if number + 1 < len(lines) else ""
+        line, after = lines[number], lines[number + 1] if number + 1 < len(lines) else ""
         below = lines[number + 2] if number + 2 < len(lines) else ""
         number += 1
         if line:
@@ -142,51 +151,57 @@ def _is_underlined(line: str, after: str) -> bool:
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _BLOCKS = re.compile(
     "address|article|aside|blockquote|body|br|caption|center|dd|details|div|dl|dt|figcaption|figure|footer"
-    "|form|h[1-6]|header|hr|li|main|nav|ol|p|section|table|t[dhr]|ul"
+    "|form|h[1-6]|header|hr|li|main|nav|ol|p|section|summary|table|t[dhr]|ul"
 )
-_NO_TEXT = re.compile(
-    "button|footer|head|nav|noscript|pre|script|select|style|summary|svg|template|textarea|title"
+_NO_TEXT = re.compile(  # elements, and those with such an attribute
+    "button|footer|nav|noscript|pre|script|select|style|svg|template|textarea|title"
+    "|div role (navigation|contentinfo)|div class nav(header|footer)|span class mw-editsection"
 )
-_NAVIGATION = frozenset(  # roles and classes
-    ("navigation", "search", "banner", "contentinfo", "navheader", "navfooter", "toc", "mw-editsection")
+_NOTES = re.compile(  # DocBook's, in a section
+    r'<h3 class="title">\s*(?:<a [^<>]*></a>)?(Caution|Important|Note|Tip|Warning)</h3>'
 )
-_NOTES = frozenset(("Caution", "Important", "Note", "Tip", "Warning"))  # inside of a section
-_TITLE = re.compile(r"<title\b[^>]*>([^<]+)</title", re.IGNORECASE)
 
 
 class _Page(HTMLParser):
     """The lines of a page, a block a line; what is no text (code, tables, navigation) is left out.
 
-    A table that has a heading is the page's layout, and an element that nothing ends ends at its start.
+    A table that has a heading is the page's layout. kept: elements of which nothing is left out. skipped: the
+    element that was being left out when the page ended, as its end is missing.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, kept: set[str]) -> None:
         super().__init__(convert_charrefs=True)
         self.lines: list[Line] = []
+        self.title, self.skipped = "", ""
+        self._kept, self._depth = kept, 0
         self._words: list[str] = []
-        self._skipped, self._depth = "", 0
+        self._in_heading = False
         self._tables: list[int] = []  # where the lines of those begin that have not ended
-        self._ends = Counter(re.findall(r"</(\w+)", text.lower()))  # that are still to come
         self.feed(text)
         self.close()
         self.end_line()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._skipped:
-            self._depth += tag == self._skipped
-        elif self._ends[tag] > 0 and (_NO_TEXT.fullmatch(tag) or _is_navigation(dict(attrs))):
-            self._skipped, self._depth = tag, 1
+        names = [tag, *(f"{tag} {name} {value}" for name, value in attrs)]
+        if tag in ("article", "body", "h1", "main"):  # what has these is no navigation: an end is missing
+            self.skipped = ""
+        if self.skipped:
+            self._depth += tag == self.skipped
+        elif tag not in self._kept and any(map(_NO_TEXT.fullmatch, names)):
+            self.skipped, self._depth = tag, 1
+        elif self._in_heading and tag in ("br", "div"):
+            self._words.append(" ")
         elif _BLOCKS.fullmatch(tag):
             self.end_line()
+            self._in_heading = tag in _HEADINGS
             if tag == "table":
                 self._tables.append(len(self.lines))
 
     def handle_endtag(self, tag: str) -> None:
-        self._ends[tag] -= 1
-        if self._skipped:
-            self._depth -= tag == self._skipped
-            self._skipped = self._skipped if self._depth else ""
-        elif _BLOCKS.fullmatch(tag):
+        if self.skipped:
+            self._depth -= tag == self.skipped
+            self.skipped = self.skipped if self._depth else ""
+        elif _BLOCKS.fullmatch(tag) and not (self._in_heading and tag == "div"):
             self.end_line(_HEADINGS.get(tag, 0))
             if tag == "table" and self._tables:
                 begun = self._tables.pop()
@@ -194,74 +209,79 @@ class _Page(HTMLParser):
                     del self.lines[begun:]
 
     def handle_data(self, data: str) -> None:
-        if not self._skipped:
+        is_mark = self._in_heading and self.lasttag == "a" and data.strip() in ("¶", "§", "#", "\uf0c1")
+        if not self.skipped and not is_mark:  # of a link to the heading
             self._words.append(data)
+        elif self.skipped == "title":
+            self.title += data
 
     def end_line(self, level: int = 0) -> None:
         """End the line, a heading of this level if it is not 0."""
         line = clean("".join(self._words))
         if level or line:  # a heading without words ends a section, too
-            line = line.strip("¶§# \uf0c1") if level else line
-            self.lines += [(0 if line in _NOTES else level, line), (0, "")]
-        self._words = []
-
-
-def _is_navigation(attributes: dict[str, str | None]) -> bool:
-    names = {*(attributes.get("role") or "").split(), *(attributes.get("class") or "").split()}
-    return not names.isdisjoint(_NAVIGATION)
+            self.lines += [(level, line), (0, "")]
+        self._words, self._in_heading = [], False
 
 
 def _html(text: str) -> Iterator[Line]:
     """Yield the lines of a page, its title first if it has headings, but none of the highest level."""
-    lines = _Page(text).lines
-    title = _TITLE.search(text)
-    if title and 1 not in (levels := {level for level, line in lines if line}) and any(levels):
-        yield 1, clean(unescape(title[1]))
-    yield from lines
+    text, kept = _NOTES.sub(r"<p>\1</p>", text), set[str]()
+    page = _Page(text, kept)
+    while page.skipped:  # once more at most for each element, without losing what follows it
+        kept.add(page.skipped)
+        page = _Page(text, kept)
+    title, levels = clean(page.title), {level for level, line in page.lines if line}
+    if title and 1 not in levels and any(levels):
+        yield 1, title
+    yield from page.lines
 
 
 # -- wikitext
 
 _WIKI_LEFT_OUT = re.compile(
-    r"(?s)<!--.*?-->|<ref[^>]*/>|<(ref|math|gallery|pre|code|syntaxhighlight|timeline|score)\b.*?</\1>"
-    r"|__[A-Z]+__"
+    r"(?s)<!--.*?-->|<ref[^<>]*/>|__[A-Z]+__"
+    r"|<(ref|math|gallery|pre|syntaxhighlight|timeline|score)\b(?:(?!<\1\b).)*?</\1>"
 )
 _WIKI_SHOWN = {
     **dict.fromkeys(("convert", "cvt"), "{0} {1}"),
-    **dict.fromkeys(("lang", "transl"), "{1}"),
+    **dict.fromkeys(("lang", "transl"), "{last}"),
     **dict.fromkeys(("lang-", "nowrap", "nobr", "small", "abbr", "ill", "quote", "blockquote"), "{0}"),
     **dict.fromkeys(("ndash", "snd", "spnd", "mdash"), " – "),
     "'": "'",
 }
 """What templates show that are part of a sentence, by their names."""
+_TEXT, _NAMED = re.compile(r"\A\s*(?:\d|text|quote)\s*="), re.compile(r"\s*\w+\s*=")  # values of templates
+_RANGES = re.compile(r"(?<=\d)\|(to|and|or|by|x|-|–)\|(?=\d)")  # of what is converted
 _INNERMOST = re.compile(  # a template or table, without those in it
     r"\{\{[^{}]*\}\}|^:*\{\|(?:(?!^:*\{\|).)*?^\|\}", re.DOTALL | re.MULTILINE
 )
 _WIKI_HEADING = re.compile(r"\s*((?:= ?){1,6})([^=].*?)\s*((?:= ?){1,6})\s*$")  # WikiText writes `= = X = =`
 _WIKI_LINKS = re.compile(  # files, categories, other languages; of others the text
-    r"\[\[\s*\w+:\S(?:[^\[\]]|\[\[[^\]]*\]\])*\]\]|\[\[(?:[^\]|]*\|)?([^\]]*)\]\]"
+    r"\[\[\s*\w+:\S(?:[^\[\]\n]|\[\[[^\[\]\n]*\]\])*\]\]|\[\[(?:[^\[\]|\n]*\|)?([^\[\]\n]*)\]\]"
 )
-_WIKI_TAGS = "br|div|span|small|big|su[bp]|center|blockquote|nowiki|ref|poem|[bipsu]"
+_WIKI_TAGS = "br|code|div|span|small|big|su[bp]|center|blockquote|nowiki|ref|poem|[bipsu]"
 _WIKI_MARKS = (
-    (re.compile(r"\[\w+://[^\s\]]*\s*([^\]]*)\]"), r"\1"),
-    (re.compile(rf"'{{2,5}}|</?(?:{_WIKI_TAGS})\b[^>]*>"), ""),
+    (re.compile(r"\[\w+://[^\s\[\]]*[ \t]*([^\[\]\n]*)\]"), r"\1"),
+    (re.compile(rf"'{{2,5}}|</?(?:{_WIKI_TAGS})\b[^<>\n]*>"), ""),
     (re.compile(r"^[ \t]*[*#:;]+[ \t]*", re.MULTILINE), ""),
+    (re.compile(r"&#?\w+;"), lambda found: unescape(found[0])),
 )
 
 
 def _shown(found: re.Match[str]) -> str:
     """Return what a template shows: nothing, unless its name is in `_WIKI_SHOWN`."""
-    name, *values = found[0][2:-2].split("|")
+    name, *given = _RANGES.sub(r" \1 ", found[0][2:-2]).split("|")
     name = name.strip().lower()
-    values = [value.removeprefix("1=").removeprefix("text=") for value in values]
-    return _WIKI_SHOWN.get("lang-" if name.startswith("lang-") else name, "").format(*values, "", "")
+    values = [_TEXT.sub("", value) for value in given if _TEXT.match(value) or not _NAMED.match(value)]
+    shown = _WIKI_SHOWN.get("lang-" if name.startswith("lang-") else name, "")
+    return shown.format(*values, "", "", last="".join(values[-1:]))
 
 
 def _wikitext(text: str) -> Iterator[Line]:
-    text, count = _WIKI_LINKS.sub(r"\1", _WIKI_LEFT_OUT.sub("", text)), 1
-    while count:
-        text, count = _INNERMOST.subn(_shown, text)
-    for line in unescape(text).splitlines():
+    text, templates = _WIKI_LINKS.sub(r"\1", _WIKI_LEFT_OUT.sub("", text)), 1
+    while templates:
+        text, templates = _INNERMOST.subn(_shown, text)
+    for line in text.splitlines():
         heading = _WIKI_HEADING.match(line)
         if heading and heading[1].count("=") == heading[3].count("="):
             yield heading[1].count("="), heading[2]

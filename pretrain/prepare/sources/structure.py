@@ -25,7 +25,7 @@ MOST_CHARACTERS = 1000
 _FEWEST_WORDS = {"columns": (1, 3), "heading": (1, 5), "title": (1, 5), "neighbour": (4, 4)}
 """Of the first text of a pair, and of the second."""
 _LONGEST_TITLE = 15  # words
-_SENTENCE_END = re.compile(r"[.!?:…。！？؟۔।][\"'”’»)\]]*$", re.MULTILINE)
+_SENTENCE_END = re.compile(r"[.!?:…。．｡！？؟۔।။።։។][\"'“”’»」』)）\]]*$", re.MULTILINE)
 _LIST_WORDS = 5  # in the mean of the names in a list
 
 
@@ -48,9 +48,9 @@ class Document:
         return cls("\n".join(part for pair in pairs for part in pair if part), sections=pairs)
 
     @classmethod
-    def marked(cls, text: str, markup: str) -> "Document":
+    def marked(cls, text: str, markup: str, title: str = "") -> "Document":
         """Return the document that is written in a markup (`pretrain.prepare.sources.markup`)."""
-        return cls.of_sections(sections(text, markup))
+        return cls.of_sections(sections(text, markup, title))
 
     @property
     def whole(self) -> str:

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 
+from augment.text.cleaning import clean
 from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
 from pretrain.prepare.sources.markup import HTML, MARKUP, WIKITEXT
@@ -45,10 +46,9 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
         if len(raw) > task.longest:
             raise too_long(task, 0)
         text = as_unicode(_decode(raw, task), task, 0, faults)
-        if task.kind == WIKITEXT:  # the name of an article is its file's
-            name = re.sub(r"\.(?:media)?wiki.*", "", Path(task.place).name)
-            text = f"= {name.replace('_', ' ')} =\n{text}"
-        yield Document.marked(text.replace("\r\n", "\n"), task.kind)
+        name = re.sub(r"(?i)\.(?:media)?wiki(?:text)?(?:\.\w+)?$", "", Path(task.place).name)
+        title = clean(name.replace("_", " ")) if task.kind == WIKITEXT else ""  # an article's is its file's
+        yield Document.marked(text.replace("\r\n", "\n"), task.kind, title)
         return
     if task.columns is None:
         yield from map(Document, documents(task, source, faults))

@@ -2,11 +2,12 @@
 
 import json
 import math
+import shutil
 from collections import Counter
 
 import numpy as np
 import pytest
-from model_folders import SENTENCES, save_bert, save_guest
+from model_folders import SENTENCES, save_bert, save_guest, save_run
 from safetensors.torch import load_file, save_file
 from scipy import stats
 from sentence_transformers import SentenceTransformer
@@ -278,6 +279,21 @@ def test_start_and_words_are_scored_once(made, tmp_path):
     scored, other = begin("cls")
     assert scored == 3 and (other.scores[START]["test"] != judge.scores[START]["test"]).any()
     assert begin("cls")[0] == 3
+
+
+def test_the_report_of_a_start_that_is_kept_compares_all_with_bm25(made, tmp_path):
+    folder = shutil.copytree(made[1], tmp_path / "a[b],c" / "judge")
+    start = save_bert(tmp_path / "bert")
+    trained = save_run(start, tmp_path / "run", "mean") / "export"
+    judge = Judge(made[0], folder, lambda: open_model(start, "mean"), general_test(""), "")
+    judge.begin()
+    report = judge.decide(str(start), trained, tmp_path / "best", lambda one: open_model(one, quiet=True))
+    rows = report["rows"]
+    assert report["kept"] == START and not report["left_out"] and "best, whitened" in rows
+    assert all(BM25 in row["less"] for name, row in rows.items() if name != BM25)
+    assert report_lines(report)[-1].endswith(" than BM25")
+    assert not any(line.endswith(" ") for line in report["table"])
+    assert not (folder / "by-products").exists()
 
 
 def test_a_start_is_known_by_its_files_and_a_name_of_the_hub_by_its_folder_there(tmp_path, monkeypatch):

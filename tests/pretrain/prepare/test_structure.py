@@ -1,11 +1,16 @@
 """What a text's own structure says belongs together: headings, titles, columns, neighbours."""
 
+import time
 from collections import Counter
 
 import pytest
 
+from pretrain.config.data import Source
 from pretrain.prepare.sources.markup import HTML, MARKDOWN, RESTRUCTURED, WIKITEXT, sections
+from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structure import Document, pairs_of
+from pretrain.prepare.sources.structured import structured
 
 MARKED_DOWN = """---
 title: front matter
@@ -95,7 +100,38 @@ def test_sections_of_markdown_have_the_headings_above_them_and_no_marks():
         ),
         ("# A\n- [x] done\n- [b](c)\n\n[![d](e)](f)\n", [("A", "done\nb")]),
         ("# A\n## B\nText.\n##\nMore.\n", [("A", ""), ("A: B", "Text."), ("A", "More.")]),
-        ("> " * 60 + "Text.\n\n# A\n\nMore.\n", [("", "Text."), ("A", "More.")]),
+        ("> " * 150 + "Text.\n\n# A\n\nMore.\n", [("", "Text."), ("A", "More.")]),
+        # marks that belong to a heading
+        (
+            "# C#\n## § 433 X\n### #include\n",
+            [("C#", ""), ("C#: § 433 X", ""), ("C#: § 433 X: #include", "")],
+        ),
+        ("# A\n## Note\nText.\n", [("A", ""), ("A: Note", "Text.")]),
+        # notes of mkdocs: of a file without a last line end, by a tab, in each other, in a list
+        ("# A\n!!! note\n    Text.", [("A", "Text.")]),
+        ("# A\n??? tip\n\tText.\n\n\tMore.\n", [("A", "Text.\nMore.")]),
+        (
+            '# A\n??? question "Why?"\n    Text.\n\n    !!! tip\n        Inner.\n',
+            [("A", "Why?\nText.\nInner.")],
+        ),
+        ("# A\n- b\n\n    !!! tip\n        C.\n\n    D.\n", [("A", "b\nC.\nD.")]),
+        ("# A\n!!! Wow this is important text\n", [("A", "!!! Wow this is important text")]),
+        ("Title\n=== \nText.\n", [("Title", "Text.")]),
+        ('# A\n=== "B"\n\n    Text.\n', [("A", "B\nText.")]),
+        # footnotes
+        (
+            "# A\nAs shown[^1] or[^b]: `[^/]+`.\n\n[^1]: https://x\n",
+            [("A", "As shown or: [^/]+.\nhttps://x")],
+        ),
+        # front matter, or a rule
+        ("---\ntitle:\nauthor: X\n---\n## A\nText.\n", [("A", "Text.")]),
+        ("---\ntitle: >\n  B\n---\n## A\nText.\n", [("A", "Text.")]),
+        ("---\n\nText.\n\n---\n# A\nMore.\n", [("", "Text."), ("A", "More.")]),
+        ("# A\n<details><summary>Why?</summary>\n\nText.\n</details>\n", [("A", "Why?\nText.")]),
+        (
+            "# A\n[x] marks the spot.\n\n- [ ] to do\n\n- [x] done\n",
+            [("A", "[x] marks the spot.\nto do\ndone")],
+        ),
     ],
 )
 def test_markdown_is_read_as_it_is_rendered(text, expected):
@@ -125,6 +161,10 @@ def test_levels_of_restructured_text_are_the_marks_in_the_order_of_their_first_u
         (
             "Part\n====\n\n=====  =====\nA      B\n=====  =====\nc      d\n=====  =====\n\nText.\n",
             [("Part", "Text.")],
+        ),
+        (
+            "== ==\nText.\n\nPart\n====\n\nMore.\n\n== ==\na  b\n== ==\n",
+            [("", "Text."), ("Part", "More.")],
         ),
         ("Part\n====\n\n>>> 1 + 1\n2\n\n#. An item.\n\n| A line.\n", [("Part", "An item.\nA line.")]),
     ],
@@ -186,9 +226,26 @@ def test_sections_of_a_page_are_its_blocks_without_code_tables_and_navigation():
         ("<title>A &amp; b</title><h2>C</h2>Text.", [("A & b", ""), ("A & b: C", "Text.")]),
         ("<title>A</title>Text.", [("", "Text.")]),
         (
-            "<h1># A<a class='headerlink'>¶</a></h1><div class='toc b'>C</div>Text.<h2>Note</h2>D.",
+            "<h1>A<a class='headerlink'>¶</a></h1><div class='navheader'>C</div>Text."
+            '<h3 class="title">Note</h3>D.',
             [("A", "Text.\nNote\nD.")],
         ),
+        ("<h1>A</h1><h2>Tip<span><a class=mark>#</a></span></h2>B.", [("A", ""), ("A: Tip", "B.")]),
+        # an end that is missing takes nothing along
+        ("<h1>A</h1><p class=navigation>B<p>C.", [("A", "B\nC.")]),
+        ("<h1>A</h1><nav>B<p>C.<nav>D</nav>", [("A", "B\nC.\nD")]),
+        ("<div><div role=navigation>B<div><h1>A</h1>C.</div></div>", [("A", "C.")]),
+        ("<div role=navigation>B<p>C.<div>D</div>", [("", "B\nC.\nD")]),
+        ("<head><title>B</title><style>c</style><body><h1>A</h1>C.", [("A", "C.")]),
+        ("<h1>A</h1><button>B<p>C.<button>D</button>", [("A", "B\nC.D")]),
+        # a class of the whole
+        ("<body class='search toc'><div class='page navigation'><h1>A</h1>B.</div></body>", [("A", "B.")]),
+        ("<h1>A</h1><details><summary>Why?</summary>So.</details>", [("A", "Why?\nSo.")]),
+        (
+            "<!-- <title>B</title> --><svg><title>C</title></svg><title>D</title><h2>E</h2>F.",
+            [("D", ""), ("D: E", "F.")],
+        ),
+        ("<h1><div>A<br>B</div></h1>C.<div>D</div>", [("A B", "C.\nD")]),
     ],
 )
 def test_pages_as_people_have_them(page, expected):
@@ -208,6 +265,68 @@ def test_sections_of_wikitext_have_no_templates_links_tables_or_categories():
     assert sections(nested, WIKITEXT) == [("A", "Text.")]
     tokenised = " = Ada = \n \n She wrote . \n = = Life = = \n Born in 1815 . \n"
     assert sections(tokenised, WIKITEXT) == [("Ada", "She wrote ."), ("Ada: Life", "Born in 1815 .")]
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("[[A|a b\n== C ==\nOf [[d|e]].", [("", "[[A|a b"), ("C", "Of e.")]),
+        ("[[File:a.jpg|b\n== C ==\nOf [[d]].", [("", "[[File:a.jpg|b"), ("C", "Of d.")]),
+        ("A.<ref name=b>\n== C ==\nD.<ref>e</ref>", [("", "A."), ("C", "D.")]),
+        ("{{blockquote|author=X|To be}}", [("", "To be")]),
+        ("{{quote\n| text = To be\n| author = X\n}}", [("", "To be")]),
+        (
+            "{{lang|1=de|2=Haus}}, {{transl|ja|ISO|Tokyo}}, {{transl|ja|Oto|italic=no}}",
+            [("", "Haus, Tokyo, Oto")],
+        ),
+        ("{{convert|5|to|10|km}}, {{convert|5|km|mi|1}}", [("", "5 to 10 km, 5 km")]),
+        (
+            "Use &lt;br&gt; or <code>ls</code>, a&lt;b or c&gt;d &amp;amp;.",
+            [("", "Use <br> or ls, a<b or c>d &amp;.")],
+        ),
+    ],
+)
+def test_wikitext_loses_no_text(text, expected):
+    assert sections(text, WIKITEXT) == expected
+
+
+@pytest.mark.parametrize(
+    "name,title",
+    [
+        ("en.wikipedia.org_Ada.wiki", "en.wikipedia.org Ada"),
+        ("A=[[B.MediaWiki", "A=[[B"),
+        ("C.wikitext", "C"),
+    ],
+)
+def test_an_article_is_called_as_its_file(tmp_path, name, title):
+    (tmp_path / name).write_text("Text.\n== Life ==\nMore.\n")
+    source = Source(source=str(tmp_path / name))
+    (task,) = plan_tasks([source], structure=True)
+    (document,) = structured(task, source, RowFaults())
+    assert document.sections == ((title, "Text."), (f"{title}: Life", "More."))
+
+
+@pytest.mark.parametrize(
+    "part,markup",
+    [
+        ("== ==\na\n", RESTRUCTURED),
+        ("\n\n", RESTRUCTURED),
+        ("[[", WIKITEXT),
+        ("[x://y", WIKITEXT),
+        ("[[A:b ", WIKITEXT),
+        ("[[a|b", WIKITEXT),
+        ("<ref>", WIKITEXT),
+        ("a {#", MARKDOWN),
+        ("`", MARKDOWN),
+        ("!!! a\n    \n", MARKDOWN),
+        ("<nav>", HTML),
+        ("<div role=navigation>", HTML),
+    ],
+)
+def test_marks_that_repeat_cost_no_quadratic_time(part, markup):
+    begun = time.process_time()
+    sections(part * (20_000 // len(part)), markup)
+    assert time.process_time() - begun < 2
 
 
 @pytest.mark.parametrize(
@@ -234,6 +353,8 @@ def test_kinds_of_pairs_that_a_document_has(document, kinds):
         ("set up a cursor by a query and its parameters", True),
         ("- npm help\n- It stops.\n- npm config\n", True),
         ("安装软件包、运行测试程序和文档", True),
+        ("a, b, c, d, e ។", True),
+        ("a, b, c, d, e．」", True),
     ],
 )
 def test_lists_of_names_are_no_passages(passage, is_kept):
