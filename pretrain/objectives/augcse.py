@@ -10,7 +10,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce, symmetric_info_nce
-from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
 from pretrain.model.kernels.plain import at_least_float32
@@ -69,9 +68,7 @@ class Augcse(Objective):
         if settings.reading == "paper" and settings.positive != "augmented":
             contrast = info_nce
 
-        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
-            return contrast(z[0], z[1], settings.temperature, same)
-
+        loss = self.of_two_views(contrast)
         losses = self.contrast("augcse", self.head, views, context, loss, self.compared, z)
         if settings.discriminator_weight:
             logits, labels = self._discriminate(z[0], z[-1], context)

@@ -252,6 +252,14 @@ class Objective(nn.Module):
             context.measures[f"{name}_masked_share"] = guide.share()
         return {name: total}
 
+    def of_views(self, loss: Callable[..., Tensor]) -> Callable[[Tensor, Exclusions, bool], Tensor]:
+        """Return a loss for `contrast`: of all views together, at the temperature of `settings`."""
+        return lambda z, same, whole: loss(z, self.settings.temperature, same)
+
+    def of_two_views(self, loss: Callable[..., Tensor]) -> Callable[[Tensor, Exclusions, bool], Tensor]:
+        """Return a loss for `contrast`: of view 1 against view 2 alone, at the temperature of `settings`."""
+        return lambda z, same, whole: loss(z[0], z[1], self.settings.temperature, same)
+
     def exclusions(
         self, context: BatchContext, guide: Guide | None = None, texts: Sequence[str] = ("anchor", "positive")
     ) -> Exclusions:

@@ -4,7 +4,6 @@ from torch import Tensor, nn
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
-from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import simclr_head
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -31,7 +30,4 @@ class Clear(Objective):
         return 2 * batch - 2
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
-            return nt_xent(z, self.settings.temperature, same)
-
-        return self.contrast("contrastive", self.projection, views, context, loss)
+        return self.contrast("contrastive", self.projection, views, context, self.of_views(nt_xent))

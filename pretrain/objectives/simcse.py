@@ -242,10 +242,7 @@ class Declutr(Objective):
         if context.guided is not None:
             context = replace(context, guided=self._averaged(context.guided))
 
-        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
-            return nt_xent(z, self.settings.temperature, same)
-
-        return self.contrast("declutr", nn.Identity(), self._averaged(views), context, loss)
+        return self.contrast("declutr", nn.Identity(), self._averaged(views), context, self.of_views(nt_xent))
 
     def _averaged(self, views: Views) -> Views:
         """Return the anchors, and the mean of each one's positives."""

@@ -172,9 +172,10 @@ class _Page(HTMLParser):
         self.end_line()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = {name for key, value in attrs if key in ("role", "class") for name in (value or "").split()}
         if self._skipped:
             self._depth += tag == self._skipped
-        elif self._ends[tag] > 0 and (_NO_TEXT.fullmatch(tag) or _is_navigation(dict(attrs))):
+        elif self._ends[tag] > 0 and (_NO_TEXT.fullmatch(tag) or not names.isdisjoint(_NAVIGATION)):
             self._skipped, self._depth = tag, 1
         elif _BLOCKS.fullmatch(tag):
             self.end_line()
@@ -204,11 +205,6 @@ class _Page(HTMLParser):
             line = line.strip("¶§# \uf0c1") if level else line
             self.lines += [(0 if line in _NOTES else level, line), (0, "")]
         self._words = []
-
-
-def _is_navigation(attributes: dict[str, str | None]) -> bool:
-    names = {*(attributes.get("role") or "").split(), *(attributes.get("class") or "").split()}
-    return not names.isdisjoint(_NAVIGATION)
 
 
 def _html(text: str) -> Iterator[Line]:
