@@ -29,6 +29,8 @@ class Augcse(Objective):
     was drawn, or that it changed nothing. The discriminator's dropout is the same on every rank.
     """
 
+    rivals = 1
+
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
         is_positive = config.objective.augcse.positive == "augmented"
@@ -58,9 +60,6 @@ class Augcse(Objective):
         if self.settings.alpha_schedule == "constant":
             return self.settings.alpha
         return self.settings.alpha * (2 / (1 + math.exp(-10 * progress)) - 1)
-
-    def negatives(self, batch: int) -> int:
-        return batch - 1
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, z = self.settings, joint(self.head, [views[role] for role in self.roles])

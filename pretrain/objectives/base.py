@@ -139,6 +139,7 @@ class Objective(nn.Module):
         objective without them has its own `weights`. The sum lets them rise (`objective.start_step`).
     scored: whether it learns from the scores of pairs (`BatchContext.scores`).
     smallest_batch: the fewest sequences that its losses are defined for.
+    rivals: how many vectors of each other sequence are negatives of an anchor (`negatives`).
     sequence_roles: roles whose views `sequence_loss` reads, in passes of their own.
     momentum_role: the role that the momentum encoder embeds, if it has one.
     probe: where `sequence_loss` leaves sums for `sequence_checks`, at steps that end a row of metrics; None
@@ -162,6 +163,7 @@ class Objective(nn.Module):
     full_weights: Mapping[str, float] = MappingProxyType({})
     scored: bool = False
     smallest_batch: int = 2
+    rivals: int = 0
     sequence_roles: tuple[str, ...] = ()
     sequence_term: str = ""
     momentum_role: str | None = None
@@ -279,7 +281,7 @@ class Objective(nn.Module):
 
     def negatives(self, batch: int) -> int:
         """Return how many negatives an anchor has in a batch of `batch` sequences, for display; 0: none."""
-        return 0
+        return self.rivals * (batch - 1)
 
     def given_negatives(self, batch: int) -> int:
         """Return how many of `negatives` are views of `given_roles`: none if the data lacks them."""

@@ -16,6 +16,8 @@ class Clear(Objective):
     means the same at every batch size.
     """
 
+    rivals = 2
+
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.contrastive
@@ -25,9 +27,6 @@ class Clear(Objective):
             size, hidden = encoder.hidden_size, settings.projection_hidden or encoder.hidden_size
             widths = [size, *[hidden] * (settings.projection_layers - 1), settings.projection_size]
             self.projection = simclr_head(widths, settings.projection_batch_norm)
-
-    def negatives(self, batch: int) -> int:
-        return 2 * batch - 2
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         return self.contrast("contrastive", self.projection, views, context, self.of_views(nt_xent))

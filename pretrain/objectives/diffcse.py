@@ -33,6 +33,7 @@ class Diffcse(Objective):
     """
 
     sequence_term = "diffcse_replaced_token"
+    rivals = 1
 
     def __init__(self, config: Config, encoder: SentenceEncoder, tokenizer):
         super().__init__()
@@ -64,9 +65,6 @@ class Diffcse(Objective):
                 f"positions: name one with {longest}, or prepare the data with max_length "
                 f"{self.most_positions}"
             )
-
-    def negatives(self, batch: int) -> int:
-        return batch - 1
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.head, [views["anchor"], views["positive"]])

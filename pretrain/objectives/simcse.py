@@ -225,6 +225,8 @@ class Declutr(Objective):
     a head.
     """
 
+    rivals = 2
+
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
         return (*cls.roles, *(f"positive{i}" for i in range(2, config.objective.declutr.positives + 1)))
@@ -234,9 +236,6 @@ class Declutr(Objective):
         self.settings = config.objective.declutr
         self.full_weights = {"declutr": self.settings.weight}
         self.roles = self.roles_of(config)
-
-    def negatives(self, batch: int) -> int:
-        return 2 * batch - 2
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         if context.guided is not None:

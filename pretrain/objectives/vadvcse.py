@@ -49,6 +49,7 @@ class Vadvcse(Objective):
     """
 
     sequence_term = "vadvcse_adversarial"
+    rivals = 1
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
@@ -59,9 +60,6 @@ class Vadvcse(Objective):
         self.head = batch_norm_head(encoder.hidden_size)
         self.sequence_roles = ("anchor",) if self.reading.adversarial_weight else ()
         self._statistics = ()
-
-    def negatives(self, batch: int) -> int:
-        return batch - 1
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         return self.contrast("vadvcse", self.head, views, context, self.of_two_views(info_nce))

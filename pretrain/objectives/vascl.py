@@ -46,6 +46,8 @@ class Vascl(Objective):
     beside equation 1; the start is Gaussian.
     """
 
+    rivals = 2
+
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.vascl
@@ -53,9 +55,6 @@ class Vascl(Objective):
         self.as_printed = settings.reading == "paper"
         self.smallest_batch = settings.neighbours + 1 if settings.neighbourhood_weight else 2
         self.head = vascl_head(encoder.hidden_size, settings.projection_size)
-
-    def negatives(self, batch: int) -> int:
-        return 2 * batch - 2
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, first = self.settings, views["anchor"]
