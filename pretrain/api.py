@@ -125,7 +125,10 @@ class Run:
         found = [json.loads(path.read_text("utf-8")) for path in sorted(written, key=after.__getitem__)]
         if name != "sts":
             return found[-1]
-        results = {one["pooling"]: _sts_scores(one["tasks"]) for one in found}
+        results = {}
+        for one in found:  # of all tasks but the average, with what is told of their subsets
+            tasks = {task: of["scores"] | of["details"] for task, of in one["tasks"].items()}
+            results[one["pooling"]] = {task: scores for task, scores in tasks.items() if "subsets" in scores}
         return {"model": found[-1]["model"], "results": results}
 
     def export(self, out: str | Path | None = None, step: int | str = "latest") -> Path:
@@ -315,12 +318,6 @@ def _as_flag(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _sts_scores(tasks: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the scores of all tasks but the average, with what is told of their subsets."""
-    found = {task: one["scores"] | one["details"] for task, one in tasks.items()}
-    return {task: scores for task, scores in found.items() if "subsets" in scores}
 
 
 def _stamps(folder: Path, pattern: str) -> dict[Path, int]:

@@ -314,13 +314,11 @@ class TrainingRun:
         """Export the last step, and write the summary, if the run has come to its end."""
         if not self.is_complete:
             return
-
-        def export_and_report() -> None:
-            export(self.folder / "checkpoints", self.folder / "export")
-            summary.report(self.config, self.progress, self.data.inputs, self.evaluation)
-
         with self.watchdog("export"):
-            on_rank_zero(export_and_report)
+            on_rank_zero(lambda: export(self.folder / "checkpoints", self.folder / "export"))
+            on_rank_zero(
+                lambda: summary.report(self.config, self.progress, self.data.inputs, self.evaluation)
+            )
 
     # -- parts of the phases -------------------------------------------------------
 

@@ -30,6 +30,14 @@ class Letters {
     bool capital(Py_ssize_t at) const { return (*this)[at] >= 'A' && (*this)[at] <= 'Z'; }
     bool small(Py_ssize_t at) const { return (*this)[at] >= 'a' && (*this)[at] <= 'z'; }
 
+    // Returns the next run of letters that are no spaces, from `at` on; an empty one at the end.
+    Span run(Py_ssize_t at) const {
+        while (at < size && space(at)) ++at;
+        Py_ssize_t stop = at;
+        while (stop < size && !space(stop)) ++stop;
+        return {at, stop};
+    }
+
    private:
     const int kind_;
     const void* const data_;
@@ -52,18 +60,12 @@ bool abbreviates(const Letters& letters, Py_ssize_t start, Py_ssize_t end, Py_ss
 std::vector<Span> word_spans(nb::str text) {
     const Letters letters(text);
     std::vector<Span> spans;
-    for (Py_ssize_t start = 0; start < letters.size;) {
-        if (letters.space(start)) {
-            ++start;
-            continue;
-        }
-        Py_ssize_t stop = start + 1;
-        while (stop < letters.size && !letters.space(stop)) ++stop;
+    for (Span run = letters.run(0); run.first < run.second; run = letters.run(run.second)) {
+        const auto [start, stop] = run;
         Py_ssize_t first = start, end = stop;
         while (first < stop && !letters.word(first)) ++first;
         while (end > first && !letters.word(end - 1)) --end;
         if (first < end) spans.emplace_back(first, end + abbreviates(letters, start, end, stop));
-        start = stop;
     }
     return spans;
 }
@@ -126,20 +128,14 @@ long repeats(nb::str text) {
     const auto trails = [&](Py_ssize_t i) { return std::u32string_view(U".,;:!?)\"'’”]").find(letters[i]) != std::u32string_view::npos; };
     Span before{0, 0};
     long count = 0;
-    for (Py_ssize_t start = 0; start < letters.size;) {
-        if (letters.space(start)) {
-            ++start;
-            continue;
-        }
-        Py_ssize_t stop = start + 1;
-        while (stop < letters.size && !letters.space(stop)) ++stop;
+    for (Span run = letters.run(0); run.first < run.second; run = letters.run(run.second)) {
+        const auto [start, stop] = run;
         Py_ssize_t end = stop, same = 0;
         while (end > start && trails(end - 1)) --end;
         const Py_ssize_t size = before.second - before.first;
         while (same < size && start + same < end && at(before.first + same) == at(start + same)) ++same;
         count += size > 0 && same == size && start + same == end && Py_UNICODE_ISALNUM(at(before.second - 1));
-        before = {start, stop};
-        start = stop;
+        before = run;
     }
     return count;
 }

@@ -20,7 +20,7 @@ from augment.sda.english import is_joined
 from augment.text.draws import Draws
 from augment.text.inflection import lemma_of
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, articles, balanced, lower_first, repeats_more, upper_first, word_set
+from augment.text.word_forms import Edit, balanced, lower_first, repeats_more, rewrite, upper_first, word_set
 
 _OBJECTIVE = {"i": "me", "he": "him", "she": "her", "we": "us", "they": "them", "who": "whom"}
 _NOMINATIVE = {"me": "I", "him": "he", "her": "she", "us": "we", "them": "they", "whom": "who"}
@@ -77,11 +77,7 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     joined = _joins_pronoun(sentence, subject, span) or _joins_pronoun(sentence, object_head, (first, last))
     if agreement is None or joined:
         return None
-    edits += agreement
-    result = sentence.edit([*edits, *articles(sentence.text, edits)])
-    if result == sentence.text or repeats_more(result, sentence.text):
-        return None
-    return result
+    return rewrite(sentence, edits + agreement)
 
 
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:

@@ -129,15 +129,15 @@ def _with_substitutes(
     for i, both in enumerate(zip(pos, tags)):
         if both in kinds:
             others = find(relation, sentence.lower(i), _POS[both[0]], both[1], lemmas[i])
-            if others and of_sense:
+            if not others:
+                continue
+            if of_sense:
                 if not said:  # words and lemmas of the sentence: not "it was bad, not bad", in any form
                     words = zip(sentence.words, tags, lemmas)
                     said = frozenset(form for one in words for form in (one[0].lower(), lemma_of(*one)))
                 forms = ((other, inflect(other.lemma, both[1])) for other in others)
                 others = tuple(other for other, form in forms if said.isdisjoint((other.lemma, form)))
-                found.append((i, others))
-            elif others:
-                found.append((i, others))
+            found.append((i, others))
     return found
 
 

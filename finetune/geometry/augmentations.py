@@ -35,7 +35,8 @@ from pretrain.benchmarks import distinct
 from pretrain.data.tokenizer import tokenizer_of
 from pretrain.data.worker import clip
 
-COMPOSITION = "del-span,reorder"
+DEFAULTS = [*(entry.name for entry in CATALOGUE.values() if entry.kind == "token"), "del-span,reorder"]
+"""Every token augmentation of the catalogue at its defaults, and CLEAR's composition."""
 LONGEST = 1 << 20
 """Tokens of a text for a model that says no limit."""
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff"
@@ -54,11 +55,6 @@ class AugmentedView:
     changed: np.ndarray
     texts: dict[int, str]
     vectors: np.ndarray
-
-
-def default_specifications() -> list[str]:
-    """Return every token augmentation of the catalogue at its defaults, and CLEAR's composition."""
-    return [*(entry.name for entry in CATALOGUE.values() if entry.kind == "token"), COMPOSITION]
 
 
 def every_specification() -> list[str]:

@@ -186,7 +186,7 @@ def measure_augmentations(model: EmbeddingModel, data: Augmentable, evaluation: 
     augmented = augmentations.AugmentedSentences(
         model, sentences, options.seed, parses, synonyms=options.synonyms
     )
-    for specification in options.augmentations or augmentations.default_specifications():
+    for specification in options.augmentations or augmentations.DEFAULTS:
         try:
             view = augmented.view(specification)
         except AugmentationError as error:

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all, initial_weights
+from pretrain.benchmarks.sts_tasks import correlations
 from pretrain.common.errors import UserError
 
 L2_GRID = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -188,7 +188,7 @@ def relatedness(
         mass = torch.softmax(inputs[torch.from_numpy(rows).to(inputs.device)] @ weights, -1).cpu().numpy()
         return mass @ np.arange(1, SCORES + 1)
 
-    best, best_weights, failures, epoch = -1.0, weights.clone(), 0, 0
+    best, best_weights, failures, epoch = -100.0, weights.clone(), 0, 0
     while epoch <= MAX_EPOCH:
         for _ in range(EPOCHS_BETWEEN):
             order = torch.from_numpy(random.permutation(len(train))).to(inputs.device)
@@ -200,9 +200,8 @@ def relatedness(
                 torch.mm(inputs[index].T, error, out=weights.grad)
                 optimizer.step()
         epoch += EPOCHS_BETWEEN
-        predicted = predict(dev)
-        score = _correlation(predicted, scores[dev], early_stop)
-        score = 0.0 if np.isnan(score) else score
+        spearman, pearson = correlations(predict(dev), scores[dev])
+        score = np.nan_to_num(pearson if early_stop == "pearson" else spearman).item()
         if score > best:
             best, best_weights = score, weights.clone()
         else:
@@ -211,13 +210,6 @@ def relatedness(
             failures += 1
     weights.data = best_weights
     predicted, gold = predict(test), scores[test]
-    figures = {kind: 100 * _correlation(predicted, gold, kind) for kind in ("pearson", "spearman")}
-    figures |= {"mse": float(np.mean((predicted - gold) ** 2)), f"dev_{early_stop}": 100 * best}
-    return figures, predicted
-
-
-def _correlation(predicted: np.ndarray, gold: np.ndarray, kind: str) -> float:
-    """Return Pearson's or Spearman's correlation; NaN if all predictions are equal."""
-    if np.ptp(predicted) == 0:
-        return float("nan")
-    return float((stats.pearsonr if kind == "pearson" else stats.spearmanr)(predicted, gold)[0])
+    spearman, pearson = correlations(predicted, gold)
+    figures = {"pearson": pearson, "spearman": spearman, "mse": float(np.mean((predicted - gold) ** 2))}
+    return figures | {f"dev_{early_stop}": best}, predicted

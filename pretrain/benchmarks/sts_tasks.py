@@ -246,7 +246,7 @@ def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.nd
     return np.array(found, np.float32)
 
 
-def _correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
+def correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
     """Return (Spearman, Pearson) x 100; NaN if one side is constant or there are fewer than two pairs."""
     if len(gold) < 2 or np.ptp(similarity) == 0 or np.ptp(gold) == 0:
         return float("nan"), float("nan")
@@ -271,9 +271,9 @@ def score_task(subsets: list[Pairs], similarities: list[np.ndarray]) -> TaskScor
     """Correlate each subset's similarities, float[P], and all of the task's at once, with the gold scores."""
     parts = {}
     for pairs, values in zip(subsets, similarities, strict=True):
-        spearman, pearson = _correlations(values, pairs.gold)
+        spearman, pearson = correlations(values, pairs.gold)
         parts[pairs.name] = {"spearman": spearman, "pearson": pearson, "pairs": len(pairs)}
-    whole = _correlations(np.concatenate(similarities), np.concatenate([pairs.gold for pairs in subsets]))
+    whole = correlations(np.concatenate(similarities), np.concatenate([pairs.gold for pairs in subsets]))
     sizes = [len(pairs) for pairs in subsets]
     scores: TaskScores = {}
     for how, weights in (("all", None), ("mean", None), ("wmean", sizes)):

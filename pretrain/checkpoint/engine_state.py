@@ -108,14 +108,11 @@ class EngineState:
         if holder is None or holder not in self.inner.state:
             return {}
         scalars: dict[str, float | int] = {}
+        moments = self.moment_keys(parameter)
         for key, value in self.inner.state[holder].items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 scalars[key] = value
-            elif (
-                torch.is_tensor(value)
-                and value.numel() == 1
-                and (key == "step" or value.shape != holder.shape)
-            ):
+            elif torch.is_tensor(value) and value.numel() == 1 and key not in moments:
                 scalars[key] = value.item()
         steps = [group["step"] for group in self.inner.param_groups if "step" in group]
         if "step" not in scalars and steps:  # apex counts per group

@@ -16,6 +16,7 @@ negative, which the library allows if a text is a candidate, too.
 import json
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,23 +186,17 @@ class Vectors:
 
         self.device = torch.device("cpu")
         self.similarity, self.similarity_pairwise = cos_sim, pairwise_cos_sim
-        self._encode, self._query_prompt, self._document_prompt = encode, query_prompt, document_prompt
-        self._width = 0
-
-    def encode_query(self, texts: Sequence[str], **_: Any) -> np.ndarray:
-        """Return vectors of length 1, float32[N, d]."""
-        return self._unit(texts, self._query_prompt)
-
-    def encode_document(self, texts: Sequence[str], **_: Any) -> np.ndarray:
-        """Return vectors of length 1, float32[N, d]."""
-        return self._unit(texts, self._document_prompt)
+        self.encode_query = partial(self._unit, query_prompt)
+        self.encode_document = partial(self._unit, document_prompt)
+        self._encode, self._width = encode, 0
 
     def get_embedding_dimension(self) -> int:
         """Return d, once something was encoded."""
         return self._width
 
-    def _unit(self, texts: Sequence[str], prompt: str) -> np.ndarray:
-        vectors = self._encode(texts, prompt)
+    def _unit(self, own_prompt: str, texts: Sequence[str], **_: Any) -> np.ndarray:
+        """Return vectors of length 1, float32[N, d]."""
+        vectors = self._encode(texts, own_prompt)
         self._width = vectors.shape[1]
         return np.ascontiguousarray(unit(vectors), np.float32)
 

@@ -150,32 +150,18 @@ def _let_write(folder: Path) -> None:
 # -- files ----------------------------------------------------------------
 
 
-class _Descriptor(io.RawIOBase):
-    """A descriptor to write to; closed with it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._number = descriptor
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._number
+class _Descriptor(io.FileIO):
+    """A descriptor to write to, by `os`; closed with it."""
 
     def write(self, data: Any) -> int:
-        return os.write(self._number, data)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            os.close(self._number)
+        return os.write(self.fileno(), data)
 
 
 def create(path: Path) -> io.BufferedWriter:
     """Open an empty file to write to. It has its last name only in a folder that has not got its own yet."""
     require_in_place(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    return io.BufferedWriter(_Descriptor(descriptor), _BUFFER_BYTES)
+    return io.BufferedWriter(_Descriptor(descriptor, "wb"), _BUFFER_BYTES)
 
 
 def sync(file: io.BufferedWriter) -> None:
@@ -244,7 +230,7 @@ def open_partial(path: Path, folder: Path | None = None) -> tuple[Path, io.Buffe
     if descriptor is None:
         partial = folder / f".{path.name}.{uuid.uuid4().hex}.partial"
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    return partial, io.BufferedWriter(_Descriptor(descriptor), _BUFFER_BYTES)
+    return partial, io.BufferedWriter(_Descriptor(descriptor, "wb"), _BUFFER_BYTES)
 
 
 def _locked(partial: Path) -> int | None:

@@ -15,8 +15,8 @@ order does not change with NumPy's version (NumPy freezes no stream but RandomSt
 in O(B).
 """
 
+import functools
 import itertools
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -124,7 +124,8 @@ class Lanes:
         self.steps_per_epoch = self.num_sequences // self.global_batch
         self.sizes = BatchSizes(global_batch, lanes, start_batch or global_batch, growth_steps)
         self._early = self._places_of_growth()
-        self._epochs: OrderedDict[int, tuple[np.ndarray, np.ndarray]] = OrderedDict()
+        # Two epochs: a block of steps may cross from one into the next.
+        self._epoch_order = functools.lru_cache(maxsize=2)(self._order_of_epoch)
 
     def slice_of(self, rank: int, world_size: int) -> tuple[int, int]:
         """Return the lanes [start, stop) that a rank serves; raises as `require_lanes`."""
@@ -203,16 +204,11 @@ class Lanes:
         key = hash_words(self.seed, _ORDER_IN_CHUNK, epoch, chunk)
         return chunk, permute(inside, size, key)
 
-    def _epoch_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _order_of_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the chunks in an epoch's order, and where each ends in it: int64[C] each."""
-        if epoch not in self._epochs:
-            chunks = np.arange(self.chunk_sizes.size, dtype=np.uint64)
-            order = np.argsort(hash_words(self.seed, _ORDER_OF_CHUNKS, epoch, chunks), kind="stable")
-            self._epochs[epoch] = order, np.cumsum(self.chunk_sizes[order])
-            # Two epochs: a block of steps may cross from one into the next.
-            while len(self._epochs) > 2:
-                self._epochs.popitem(last=False)
-        return self._epochs[epoch]
+        chunks = np.arange(self.chunk_sizes.size, dtype=np.uint64)
+        order = np.argsort(hash_words(self.seed, _ORDER_OF_CHUNKS, epoch, chunks), kind="stable")
+        return order, np.cumsum(self.chunk_sizes[order])
 
 
 class DistinctLanes(Lanes):
@@ -232,14 +228,10 @@ class DistinctLanes(Lanes):
         super().__init__(*others)
         self.texts = np.ascontiguousarray(texts.T)  # [M, T]
         self._first = np.cumsum([0, *self.chunk_sizes[:-1]])
-        self._arranged: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._arranged = functools.lru_cache(maxsize=2)(self._arrange)
 
     def _at(self, epoch: int, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if epoch not in self._arranged:
-            self._arranged[epoch] = self._arrange(epoch)
-            while len(self._arranged) > 2:
-                self._arranged.popitem(last=False)
-        return super()._at(epoch, self._arranged[epoch].take(position))
+        return super()._at(epoch, self._arranged(epoch).take(position))
 
     def _arrange(self, epoch: int) -> np.ndarray:
         """Return which position of the plain order stands at each: int64[M], those that are drawn."""

@@ -10,6 +10,7 @@ nothing of /dev/shm, which is 64 MB in a default container.
 
 import itertools
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -195,14 +196,10 @@ class Loader:
         )
 
     def _iterate_workers(self) -> Generator[RankBatch, None, None]:
-        settings = self.settings
-        processes = WorkerProcesses(self.maker, self.items(), settings.workers)
-        try:
+        with closing(WorkerProcesses(self.maker, self.items(), self.settings.workers)) as processes:
             for batch in self._batches(processes):
                 yield batch
                 processes.require_workers()  # at every step: a block may last for minutes
-        finally:
-            processes.close()
 
 
 def lanes_of(reader: ShardReader, settings: LoaderSettings) -> Lanes:

@@ -10,7 +10,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce, symmetric_info_nce
-from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
 from pretrain.model.kernels.plain import at_least_float32
@@ -29,6 +28,8 @@ class Augcse(Objective):
     Projection and its batch norm see originals and augmentations together. A label says which augmentation
     was drawn, or that it changed nothing. The discriminator's dropout is the same on every rank.
     """
+
+    rivals = 1
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
@@ -60,18 +61,13 @@ class Augcse(Objective):
             return self.settings.alpha
         return self.settings.alpha * (2 / (1 + math.exp(-10 * progress)) - 1)
 
-    def negatives(self, batch: int) -> int:
-        return batch - 1
-
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, z = self.settings, joint(self.head, [views[role] for role in self.roles])
         contrast: Callable[..., Tensor] = symmetric_info_nce
         if settings.reading == "paper" and settings.positive != "augmented":
             contrast = info_nce
 
-        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
-            return contrast(z[0], z[1], settings.temperature, same)
-
+        loss = self.of_two_views(contrast)
         losses = self.contrast("augcse", self.head, views, context, loss, self.compared, z)
         if settings.discriminator_weight:
             logits, labels = self._discriminate(z[0], z[-1], context)

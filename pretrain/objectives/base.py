@@ -139,6 +139,7 @@ class Objective(nn.Module):
         objective without them has its own `weights`. The sum lets them rise (`objective.start_step`).
     scored: whether it learns from the scores of pairs (`BatchContext.scores`).
     smallest_batch: the fewest sequences that its losses are defined for.
+    rivals: how many vectors of each other sequence are negatives of an anchor (`negatives`).
     sequence_roles: roles whose views `sequence_loss` reads, in passes of their own.
     momentum_role: the role that the momentum encoder embeds, if it has one.
     probe: where `sequence_loss` leaves sums for `sequence_checks`, at steps that end a row of metrics; None
@@ -162,6 +163,7 @@ class Objective(nn.Module):
     full_weights: Mapping[str, float] = MappingProxyType({})
     scored: bool = False
     smallest_batch: int = 2
+    rivals: int = 0
     sequence_roles: tuple[str, ...] = ()
     sequence_term: str = ""
     momentum_role: str | None = None
@@ -252,6 +254,14 @@ class Objective(nn.Module):
             context.measures[f"{name}_masked_share"] = guide.share()
         return {name: total}
 
+    def of_views(self, loss: Callable[..., Tensor]) -> Callable[[Tensor, Exclusions, bool], Tensor]:
+        """Return a loss for `contrast`: of all views together, at the temperature of `settings`."""
+        return lambda z, same, whole: loss(z, self.settings.temperature, same)
+
+    def of_two_views(self, loss: Callable[..., Tensor]) -> Callable[[Tensor, Exclusions, bool], Tensor]:
+        """Return a loss for `contrast`: of view 1 against view 2 alone, at the temperature of `settings`."""
+        return lambda z, same, whole: loss(z[0], z[1], self.settings.temperature, same)
+
     def exclusions(
         self, context: BatchContext, guide: Guide | None = None, texts: Sequence[str] = ("anchor", "positive")
     ) -> Exclusions:
@@ -271,7 +281,7 @@ class Objective(nn.Module):
 
     def negatives(self, batch: int) -> int:
         """Return how many negatives an anchor has in a batch of `batch` sequences, for display; 0: none."""
-        return 0
+        return self.rivals * (batch - 1)
 
     def given_negatives(self, batch: int) -> int:
         """Return how many of `negatives` are views of `given_roles`: none if the data lacks them."""

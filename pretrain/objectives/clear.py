@@ -4,7 +4,6 @@ from torch import Tensor, nn
 
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
-from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import simclr_head
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -17,6 +16,8 @@ class Clear(Objective):
     means the same at every batch size.
     """
 
+    rivals = 2
+
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.contrastive
@@ -27,11 +28,5 @@ class Clear(Objective):
             widths = [size, *[hidden] * (settings.projection_layers - 1), settings.projection_size]
             self.projection = simclr_head(widths, settings.projection_batch_norm)
 
-    def negatives(self, batch: int) -> int:
-        return 2 * batch - 2
-
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
-            return nt_xent(z, self.settings.temperature, same)
-
-        return self.contrast("contrastive", self.projection, views, context, loss)
+        return self.contrast("contrastive", self.projection, views, context, self.of_views(nt_xent))

@@ -12,7 +12,6 @@ from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.contrastive import info_nce
-from pretrain.losses.exclusions import Exclusions
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import batch_norm_head
 from pretrain.model.kernels.plain import cross_entropy_sum
@@ -34,6 +33,7 @@ class Diffcse(Objective):
     """
 
     sequence_term = "diffcse_replaced_token"
+    rivals = 1
 
     def __init__(self, config: Config, encoder: SentenceEncoder, tokenizer):
         super().__init__()
@@ -66,18 +66,12 @@ class Diffcse(Objective):
                 f"{self.most_positions}"
             )
 
-    def negatives(self, batch: int) -> int:
-        return batch - 1
-
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.head, [views["anchor"], views["positive"]])
         for role, vectors in zip(("anchor", "positive"), z):
             context.condition(role, vectors)
 
-        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
-            return info_nce(z[0], z[1], self.settings.temperature, same)
-
-        return self.contrast("diffcse", self.head, views, context, loss, z=z)
+        return self.contrast("diffcse", self.head, views, context, self.of_two_views(info_nce), z=z)
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         with running_statistics_kept(self.head):

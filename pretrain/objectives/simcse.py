@@ -225,6 +225,8 @@ class Declutr(Objective):
     a head.
     """
 
+    rivals = 2
+
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
         return (*cls.roles, *(f"positive{i}" for i in range(2, config.objective.declutr.positives + 1)))
@@ -235,17 +237,11 @@ class Declutr(Objective):
         self.full_weights = {"declutr": self.settings.weight}
         self.roles = self.roles_of(config)
 
-    def negatives(self, batch: int) -> int:
-        return 2 * batch - 2
-
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         if context.guided is not None:
             context = replace(context, guided=self._averaged(context.guided))
 
-        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
-            return nt_xent(z, self.settings.temperature, same)
-
-        return self.contrast("declutr", nn.Identity(), self._averaged(views), context, loss)
+        return self.contrast("declutr", nn.Identity(), self._averaged(views), context, self.of_views(nt_xent))
 
     def _averaged(self, views: Views) -> Views:
         """Return the anchors, and the mean of each one's positives."""

@@ -26,7 +26,6 @@ from pretrain.config.run import Config
 from pretrain.config.terms import AdversarialReading
 from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.contrastive import info_nce
-from pretrain.losses.exclusions import Exclusions
 from pretrain.losses.vectors import unit_vectors
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
@@ -50,6 +49,7 @@ class Vadvcse(Objective):
     """
 
     sequence_term = "vadvcse_adversarial"
+    rivals = 1
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
@@ -61,14 +61,8 @@ class Vadvcse(Objective):
         self.sequence_roles = ("anchor",) if self.reading.adversarial_weight else ()
         self._statistics = ()
 
-    def negatives(self, batch: int) -> int:
-        return batch - 1
-
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
-            return info_nce(z[0], z[1], self.settings.temperature, same)
-
-        return self.contrast("vadvcse", self.head, views, context, loss)
+        return self.contrast("vadvcse", self.head, views, context, self.of_two_views(info_nce))
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         self._statistics = self.head.statistics(torch.cat([views["anchor"], views["positive"]]))

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.losses.contrastive import complete, is_shared, my_rows, nt_xent, tile_rows
-from pretrain.losses.exclusions import Exclusions, Meanings
+from pretrain.losses.exclusions import NO_EXCLUSIONS, Exclusions
 from pretrain.losses.vectors import directions, inverse, unit_vectors
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import vascl_head
@@ -46,6 +46,8 @@ class Vascl(Objective):
     beside equation 1; the start is Gaussian.
     """
 
+    rivals = 2
+
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.vascl
@@ -54,23 +56,14 @@ class Vascl(Objective):
         self.smallest_batch = settings.neighbours + 1 if settings.neighbourhood_weight else 2
         self.head = vascl_head(encoder.hidden_size, settings.projection_size)
 
-    def negatives(self, batch: int) -> int:
-        return 2 * batch - 2
-
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, first = self.settings, views["anchor"]
 
-        def loss(z: Tensor, same: Exclusions, whole: bool) -> Tensor:
-            return nt_xent(z, settings.temperature, same)
-
-        losses = self.contrast("vascl", self.head, views, context, loss)
+        losses = self.contrast("vascl", self.head, views, context, self.of_views(nt_xent))
         if settings.neighbourhood_weight:
-            still, same = first.detach(), self.exclusions(context)
-            meanings = None if same.identities is None else Meanings.of(same.identities, still.device).records
+            still = first.detach()
             compared = unit_vectors(still) if self.as_printed else still
-            neighbours = nearest_neighbours(
-                compared, settings.neighbours, groups=same.groups, identities=meanings
-            )
+            neighbours = nearest_neighbours(compared, settings.neighbours, self.exclusions(context))
             # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and
             # are counted.
             context.measures["vascl_rows_short_of_neighbours"] = (neighbours[:, -1] == NONE).sum()
@@ -96,9 +89,7 @@ class Vascl(Objective):
         return losses
 
 
-def nearest_neighbours(
-    vectors: Tensor, k: int, identities: Tensor | None = None, groups: Tensor | None = None
-) -> Tensor:
+def nearest_neighbours(vectors: Tensor, k: int, exclusions: Exclusions = NO_EXCLUSIONS) -> Tensor:
     """Find the k nearest of every vector among the others, nearest first: int64[N, k] (N(i), section 3.2).
 
     By the dot product of the vectors as they are, not normalised, which is what the authors' code takes for
@@ -107,15 +98,13 @@ def nearest_neighbours(
 
     vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
     k: K; 16 in the authors' code, not given in the paper.
-    identities: int64[N], equal if texts are equal or mean the same; if given, such are no neighbours.
-    groups: int64[N]; if given, neighbours are of the vector's own group only.
+    exclusions: which vectors, beside itself, are no neighbours of one: texts of its meaning, other groups.
     """
     count, tile = len(vectors), tile_rows(vectors.device, len(vectors))
     assert k >= 1
     with torch.no_grad(), torch.autocast(vectors.device.type, enabled=False):
         values = at_least_float32(vectors)
-        texts = None if identities is None else identities.to(values.device)
-        members = None if groups is None else groups.to(values.device)
+        adjustments = exclusions.over("forth", values.device)
         shared = is_shared(count, count)
         rows = my_rows(count, shared)
         neighbours = torch.zeros((count, k), dtype=torch.long, device=values.device)
@@ -124,10 +113,8 @@ def nearest_neighbours(
             stop = min(start + tile, rows.stop)
             products = torch.mm(values[start:stop], values.T, out=room[: stop - start])
             products[:, start:stop].fill_diagonal_(-torch.inf)
-            if texts is not None:
-                products.masked_fill_(texts[start:stop, None] == texts, -torch.inf)
-            if members is not None:
-                products.masked_fill_(members[start:stop, None] != members, -torch.inf)
+            for adjust in adjustments:
+                adjust(products, products[:, :0], start, stop)  # no vector has a positive that has to stay
             best = products.topk(min(k, count), dim=1)
             neighbours[start:stop, :count] = best.indices.masked_fill_(best.values == -torch.inf, NONE)
             neighbours[start:stop, count:] = NONE

@@ -149,9 +149,6 @@ class WholeObjective(nn.Module):
         """The role that the momentum encoder, if there is one, embeds."""
         return next((term.momentum_role for term in self.terms.values() if term.momentum_role), None)
 
-    def momentum_encoder(self) -> nn.Module:
-        return next(term.momentum for term in self.terms.values() if term.momentum_role)
-
     def follow(self) -> None:
         """Let every momentum encoder take a step."""
         for module in self.modules():

@@ -53,7 +53,9 @@ def prepare(
     that has another config; its data is removed when the folder is locked and every source has been found.
     """
     out = Path(out)
-    _refuse_others_folders(out)
+    ours = (out / MANIFEST).is_file() or (out / ".work").is_dir()
+    if not ours and (others := [name for name in _OUTPUTS if os.path.lexists(out / name)]):
+        raise UserError(f"{out} holds {'/, '.join(others)}/ of something else. Choose another --out")
     wanted = config.model_dump(mode="json")
 
     def find() -> dict | None:
@@ -99,14 +101,6 @@ def _finished(out: Path, wanted: dict) -> dict | None:
     if warning := outdated(out, manifest):
         print(f"WARNING: {warning}", file=sys.stderr, flush=True)
     return manifest
-
-
-def _refuse_others_folders(out: Path) -> None:
-    """Refuse a folder in which something that no preparation has made would be overwritten, or removed."""
-    if (out / MANIFEST).is_file() or (out / ".work").is_dir():
-        return
-    if others := [name for name in _OUTPUTS if os.path.lexists(out / name)]:
-        raise UserError(f"{out} holds {'/, '.join(others)}/ of something else. Choose another --out")
 
 
 def _refuse_own_output(config: DataConfig, tasks: list[ReadTask], out: Path) -> None:
@@ -158,11 +152,14 @@ def _plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> PreparationP
         from pretrain.prepare.annotate import describe_parser
 
         annotation = describe_parser(config.annotate)
+    # enough buckets for 16 tasks at a time if the text is worth it, more for memory
+    size = sum(task.size for task in tasks)
+    bucket = min(max(size / 16, _SMALL_BUCKET), work_folder.BUCKET_BYTES)
     plan = PreparationPlan(
         preparation=PREPARATION,
         config=config,
         tasks=tasks,
-        buckets=_bucket_count(tasks),
+        buckets=min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS),
         described=", ".join(source.source for source in config.sources),
         annotation=annotation,
     )
@@ -184,13 +181,6 @@ def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> P
     if plan.tasks != tasks:
         raise UserError(f"The sources have changed since {out} was begun: give --overwrite true")
     return plan
-
-
-def _bucket_count(tasks: list[ReadTask]) -> int:
-    """Return K: enough for 16 tasks at a time if the text is worth it, more for memory."""
-    size = sum(task.size for task in tasks)
-    bucket = min(max(size / 16, _SMALL_BUCKET), work_folder.BUCKET_BYTES)
-    return min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS)
 
 
 def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:

@@ -99,8 +99,9 @@ class SentenceModel(nn.Module):
 
     def embed_by_momentum(self, row: MicroBatch) -> Tensor:
         """Embed a packed row by the encoder that follows the trained one, without dropout or gradients."""
+        momentum = next(term.momentum for term in self.objective.terms.values() if term.momentum_role)
         with torch.no_grad(), self.autocast(row):
-            return self.objective.momentum_encoder().copy.embed(row.ids, row.lengths).float()
+            return momentum.copy.embed(row.ids, row.lengths).float()
 
     def embed_by_guide(self, row: MicroBatch) -> Tensor:
         """Embed a packed row by the guide of false negatives, without dropout or gradients."""

@@ -66,6 +66,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
     scores = {name: retrieval(model, pairs) for name, model in models.items()} if pairs else {}
     if scores:
         _print_retrieval(scores, len(pairs))
+    report = run / "report" / "judge.json"  # of a run that `clearly adapt` has judged
     loader = ChoiceLoader([PackageLoader("pretrain.commands.show", ""), PackageLoader("finetune.report", "")])
     environment = Environment(loader=loader, autoescape=True)
     environment.filters["special"] = mark_special
@@ -73,7 +74,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         run=run,
         facts=facts(run, config),
         figures=heldout_figures(run),
-        judged=adaptation_lines(run),
+        judged=report_lines(json.loads(report.read_text("utf-8"))) if report.is_file() else [],
         curves=curves(run),
         masked=config.objective.masked_copies > 0,
         views=[(spec.role, spec.augmentation) for spec in view_specs(loader_config(config))],
@@ -113,12 +114,6 @@ def heldout_figures(run: Path) -> list[tuple[str, str, str]]:
                 label, scale = f"{label} ({best['partner_among']:,.0f} candidates, %)", 100
             rows.append((label, f"{scale * start[name]:.2f}", f"{scale * best[name]:.2f}"))
     return rows
-
-
-def adaptation_lines(run: Path) -> list[str]:
-    """Return the lines of `clearly adapt`'s report; none of a run that it has not judged."""
-    path = run / "report" / "judge.json"
-    return report_lines(json.loads(path.read_text("utf-8"))) if path.is_file() else []
 
 
 def curves(run: Path) -> dict[str, str]:

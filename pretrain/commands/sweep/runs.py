@@ -71,11 +71,6 @@ class SweepRun:
         """STS-B dev (Spearman x 100) of best/ during training; None: unfinished, or no STS data."""
         return self.scores.get("stsb-dev")
 
-    @property
-    def last_dev(self) -> float | None:
-        """STS-B dev of the last evaluation during training; None as of `dev`, or if it was no number."""
-        return (self.summary or {}).get("trained", {}).get("stsb-dev")
-
     def words(self, **more: str) -> list[str]:
         """Return the flags of pretrain/main.py for this run, and more of them.
 

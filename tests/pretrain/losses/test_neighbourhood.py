@@ -6,6 +6,7 @@ from test_contrastive import TILES, same_with_gradients, vectors
 from test_contrastive_memory import Largest, peak_memory, restart_peak
 from torch.nn.functional import cross_entropy, normalize
 
+from pretrain.losses.exclusions import Exclusions
 from pretrain.model.heads import vascl_head
 from pretrain.objectives import vascl
 from pretrain.objectives.vascl import (
@@ -48,7 +49,7 @@ def test_duplicates_and_other_groups_are_no_neighbours(tile, texts, monkeypatch)
     x = torch.randn(60, 6)
     identities, groups = torch.randint(0, texts, (60,)), torch.randint(0, 3, (60,))
     identities[:3] += 100
-    neighbours = nearest_neighbours(x, 4, identities, groups)
+    neighbours = nearest_neighbours(x, 4, Exclusions(groups, identities.repeat(2, 1)))
     products = x @ x.T
     for i in range(60):
         allowed = [j for j in range(60) if identities[j] != identities[i] and groups[j] == groups[i]]
@@ -60,7 +61,8 @@ def test_fewer_others_than_neighbours():
     x = torch.randn(5, 3)
     assert (nearest_neighbours(x, 4) != NONE).all()
     assert (nearest_neighbours(x, 7) != NONE).sum(1).tolist() == [4] * 5
-    some = nearest_neighbours(x, 4, identities=torch.tensor([0, 0, 1, 2, 3]))
+    identities = torch.tensor([0, 0, 1, 2, 3]).repeat(2, 1)
+    some = nearest_neighbours(x, 4, Exclusions(identities=identities))
     assert (some != NONE).sum(1).tolist() == [3, 3, 4, 4, 4]
 
 
