@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import torch.distributed as dist
 
 from pretrain.common.cores import ranks_here, threads_of_user, usable_cores
 from pretrain.common.errors import UserError
-from pretrain.common.ranks import on_rank_zero
+from pretrain.common.ranks import gathered, host_group, on_rank_zero
 from pretrain.config.run import Config, Precision
 from pretrain.start.data import Data
-from pretrain.start.estimate import fitting_micro_batch
+from pretrain.start.estimate import fitting_micro_batch, least_micro_batch
 
 _BFLOAT16 = re.compile(r"^(?:flags|Features)\s*:.*\b(?:avx512_bf16|amx_bf16|bf16)\b", re.MULTILINE)
 """In /proc/cpuinfo: what a processor with instructions for bfloat16 lists, x86's or ARM's."""
@@ -71,14 +72,27 @@ def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:
 def choose_micro_batch(config: Config, state: dict[str, Any] | None, data: Data) -> int:
     """Return the most tokens of a pass, the same on all ranks, once the precision is chosen. Collective.
 
-    `auto` is what the run used before, else what rank 0's GPU has free memory for.
+    `auto` is what the run used before, else what every GPU has free memory for; with `train.deterministic`
+    all its memory counts, as what others use must not change the bits.
     """
+    memory = 0
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        memory = min(gathered(total if config.train.deterministic else free, host_group()))
 
     def fitting() -> int:
-        if not torch.cuda.is_available():
-            return config.train.micro_batch
-        free, longest = torch.cuda.mem_get_info()[0], data.train.max_length
-        return fitting_micro_batch(config, data.tokenizer, longest, dist.get_world_size(), free)
+        if memory:
+            longest, ranks = data.train.max_length, dist.get_world_size()
+            try:
+                return fitting_micro_batch(config, data.tokenizer, longest, ranks, memory)
+            except (
+                RuntimeError,
+                TypeError,
+                ValueError,
+            ) as error:  # a plug-in reads tensors, which have no data
+                why = f"{type(error).__name__}: {error}".partition("\n")[0]
+                print(f"WARNING: a pass is not fitted to memory ({why})", file=sys.stderr, flush=True)
+        return max(config.train.micro_batch, least_micro_batch(config))
 
     return _chosen(config, state, "micro_batch_tokens", fitting)
 

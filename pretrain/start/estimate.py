@@ -5,6 +5,7 @@ activations.
 """
 
 import math
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -251,13 +252,14 @@ class Reached:
 
     short, long: shares of the peak of rows of many tokens, of sequences of at most `SHORT` tokens, and of
     longer ones. half: tokens of a row that reaches half of that. host: seconds below which no step came.
-    stages: how many times a step of ZeRO 0 one of each stage took.
+    fp32: share of float32's peak in float32. stages: how many times a step of ZeRO 0 one of each stage took.
     """
 
     short: float
     long: float
     half: float
     host: float
+    fp32: float
     stages: tuple[float, ...] = (1.0, 1.015, 1.15, 1.56)
 
 
@@ -330,6 +332,7 @@ def fitting_micro_batch(config: Config, tokenizer: Any, longest: int, ranks: int
     """Return what `train.micro_batch_tokens: auto` is where a GPU has `free` bytes: a power of 2.
 
     Short sequences go in rows that can be CUDA graphs. Activations count twice: a graph holds them again.
+    Where nothing fits, it is the least that there is, and a line says so.
     """
     from pretrain.step.graphs import LARGEST_ROW  # imports torch
 
@@ -337,10 +340,21 @@ def fitting_micro_batch(config: Config, tokenizer: Any, longest: int, ranks: int
     model = measure_model(config, tokenizer, length, config.train.precision)
     model = replace(model, token_bytes=2 * model.token_bytes)
     layout = layout_of(config, ranks, config.train.zero)
-    fitting = largest_micro_batch(model, batch, layout, USABLE * free) or 0
+    fitting, least = largest_micro_batch(model, batch, layout, USABLE * free), least_micro_batch(config)
+    if fitting is None:
+        way = "clearly plan shows its parts; a higher --train.zero or activation_checkpointing may help"
+        short = f"by estimate {free / 1e9:.3g} GB hold no micro-batch of this run, with its CUDA graph"
+        print(f"WARNING: {short}: {way}", file=sys.stderr, flush=True)
+        return least
     most = LARGEST_ROW if longest <= SHORT else 2 * LARGEST_ROW
-    tokens = most if fitting * ranks >= batch.largest_pass else 1 << max(fitting, 1).bit_length() - 1
-    return max(min(tokens, most), architecture(config)["max_positions"])
+    tokens = most if fitting * ranks >= batch.largest_pass else 1 << fitting.bit_length() - 1
+    return max(min(tokens, most), least)
+
+
+def least_micro_batch(config: Config) -> int:
+    """Return the least that `auto` may be: the longest sequence, twice if a loss's pass has half of it."""
+    halved = assumed_batch(config, None)[0].sequence_tokens > 0
+    return architecture(config)["max_positions"] * (2 if halved else 1)
 
 
 @dataclass(frozen=True)
