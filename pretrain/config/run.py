@@ -115,14 +115,9 @@ class AugmentConfig(Section):
         """
         if role == "augmented" and self.augmented is None:
             raise UserError("augment.augmented is missing: give alternatives, as 'del-word|reorder', or none")
-        own = {
-            "anchor": self.anchor,
-            "positive": self.positive,
-            "negative": self.negative,
-            "augmented": self.augmented,
-        }
         kind = role.rstrip("0123456789")
-        spec = own.get(kind) or self.spec
+        has_own = kind in ("anchor", "positive", "negative", "augmented")
+        spec = (getattr(self, kind) if has_own else None) or self.spec
         return spec if kind in ("negative", "augmented") else with_excerpt(self.excerpt, spec)
 
 
@@ -197,9 +192,8 @@ class TrainConfig(Section):
     batch_start: int | None = Field(None, ge=2)
     """sequences of the first step of a batch that grows; none: data.lanes"""
     micro_batch_tokens: int | Literal["auto"] = "auto"
-    """most tokens in one forward pass: bounds memory; sums are rounded in another order. Halve it when out of
-    memory. auto: 16,384; on a GPU the power of 2 that free memory (with train.deterministic, all memory)
-    holds, up to 32,768, or 65,536 for texts of over 128 tokens. Never below model.max_positions"""
+    """most tokens in one forward pass: bounds memory, reorders sums. Halve it when out of memory. auto:
+    16,384; on GPUs a power of 2 by free memory, up to 32,768, or 65,536 for texts of over 128 tokens"""
     optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
     """AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else, at AdamW's lr (both
     ZeRO 0 only)"""

@@ -112,14 +112,14 @@ def nt_xent(views: Tensor, temperature: float, exclusions: Exclusions = NO_EXCLU
     count, device = views.shape[1], views.device
     with torch.autocast(device.type, enabled=False):
         vectors = unit_vectors(views.flatten(0, 1))
-        positives = (torch.arange(2 * count, device=device) + count) % (2 * count)
+        positives = _in_order(vectors).roll(count)
 
         def itself(logits: Tensor, own: Tensor, start: int, stop: int) -> None:
             logits[:, start:stop].fill_diagonal_(-torch.inf)
 
         adjustments = [itself, *exclusions.over("both", device)]
         if exclusions.guide is None and temperature >= SMALLEST_SYMMETRIC:
-            return _nt_xent(vectors, inverse(temperature), adjustments)
+            return _nt_xent(vectors, positives[:, None], inverse(temperature), adjustments)
         return softmax_over_candidates(vectors, vectors, positives, temperature, adjustments)
 
 
@@ -324,7 +324,7 @@ def softmax_over_candidates(
 
 @with_gradients
 def _nt_xent(
-    vectors: Tensor, scale: float, adjustments: Sequence[Adjustment]
+    vectors: Tensor, partners: Tensor, scale: float, adjustments: Sequence[Adjustment]
 ) -> tuple[Tensor, Inputs, Inputs]:
     """Compute NT-Xent of unit vectors [2N, d] from tiles on and right of the diagonal, as s_ij = s_ji.
 
@@ -335,10 +335,9 @@ def _nt_xent(
 
     Several tiles are made twice, for D and for the gradient: products are two thirds of those above.
 
-    adjustments: which exclude j for i where they exclude i for j.
+    partners: int64[2N, 1]. adjustments: which exclude j for i where they exclude i for j.
     """
     count, device, shared = len(vectors), vectors.device, is_shared(len(vectors), len(vectors))
-    partners = _in_order(vectors).roll(count // 2)[:, None]
     # a rank takes long tiles and short ones
     rank, parts = (dist.get_rank(), 2 * dist.get_world_size()) if shared else (0, 1)
     tile = max(1, min(tile_rows(device, count), -(-count // parts)))

@@ -3,7 +3,6 @@
 import os
 import platform
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.ranks import gathered, host_group, on_rank_zero
 from pretrain.config.run import Config, Precision
 from pretrain.start.data import Data
-from pretrain.start.estimate import fitting_micro_batch, least_micro_batch
+from pretrain.start.estimate import fitting_micro_batch
 
 _BFLOAT16 = re.compile(r"^(?:flags|Features)\s*:.*\b(?:avx512_bf16|amx_bf16|bf16)\b", re.MULTILINE)
 """In /proc/cpuinfo: what a processor with instructions for bfloat16 lists, x86's or ARM's."""
@@ -81,18 +80,8 @@ def choose_micro_batch(config: Config, state: dict[str, Any] | None, data: Data)
         memory = min(gathered(total if config.train.deterministic else free, host_group()))
 
     def fitting() -> int:
-        if memory:
-            longest, ranks = data.train.max_length, dist.get_world_size()
-            try:
-                return fitting_micro_batch(config, data.tokenizer, longest, ranks, memory)
-            except (
-                RuntimeError,
-                TypeError,
-                ValueError,
-            ) as error:  # a plug-in reads tensors, which have no data
-                why = f"{type(error).__name__}: {error}".partition("\n")[0]
-                print(f"WARNING: a pass is not fitted to memory ({why})", file=sys.stderr, flush=True)
-        return max(config.train.micro_batch, least_micro_batch(config))
+        longest, ranks = data.train.max_length, dist.get_world_size()
+        return fitting_micro_batch(config, data.tokenizer, longest, ranks, memory)
 
     return _chosen(config, state, "micro_batch_tokens", fitting)
 

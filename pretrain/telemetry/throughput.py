@@ -105,8 +105,7 @@ class Throughput:
     ) -> None:
         """window: steps that tell the time left. work: of all steps before one, in any unit."""
         self.clock, self._work, self._flops = clock, work, flops
-        self._tokens = self._sequences = 0
-        self._seconds = 0.0
+        self.reset()
         self._mark = clock()
         self._wall: deque[tuple[int, float]] = deque(maxlen=window + 1)
 

@@ -116,7 +116,6 @@ def on_gpus(monkeypatch, *free: float) -> None:
     """Stand for ranks on GPUs of 80 GB with so much free memory."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 80e9))
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
     monkeypatch.setattr(devices, "host_group", lambda: None)
     monkeypatch.setattr(devices, "gathered", lambda own, group: [own, *free[1:]])
 
@@ -125,6 +124,7 @@ def choose(monkeypatch, *free: float, recipe: str = "clear_micro", **flags: str)
     flags = {"train__global_batch": "65536"} | flags
     config = load_config(recipe, {name.replace("__", "."): value for name, value in flags.items()})
     data = SimpleNamespace(tokenizer=PlannedTokenizer(500), train=SimpleNamespace(max_length=64))
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
     if free:
         on_gpus(monkeypatch, *free)
     return devices.choose_micro_batch(config, None, data)
@@ -171,6 +171,7 @@ def test_a_micro_batch_is_what_a_gpu_has_memory_for(recipe, longest, expected, m
     ]
     assert tuple(found[:3]) == expected and found[3] == 512
     data = SimpleNamespace(tokenizer=PlannedTokenizer(30_522), train=SimpleNamespace(max_length=longest))
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
     assert devices.choose_micro_batch(config, None, data) == 16_384  # there is no GPU
     on_gpus(monkeypatch, 40e9)
     assert devices.choose_micro_batch(config, None, data) == expected[1]
