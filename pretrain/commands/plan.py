@@ -23,17 +23,17 @@ from pretrain.telemetry.formats import columns, format_count
 Positive = Annotated[float, Field(gt=0)]
 
 GPUS = {
-    "h200": (989.5, 141.0),
-    "h100": (989.5, 80.0),
-    "a100-80": (312.0, 80.0),
-    "a100-40": (312.0, 40.0),
-    "l40s": (362.05, 48.0),
+    "h200": (989.5, 67.0, 141.0),
+    "h100": (989.5, 67.0, 80.0),
+    "a100-80": (312.0, 19.5, 80.0),
+    "a100-40": (312.0, 19.5, 40.0),
+    "l40s": (362.05, 91.6, 48.0),
 }
-"""Name -> TFLOP/s of bfloat16 products without sparsity, and GB of memory, from NVIDIA's data sheets."""
-MFU = {"bf16": 0.3, "fp16": 0.3, "fp32": 0.021}
-"""Share of the peak if nobody has measured it: assumed; in float32 as an H200 reached of bfloat16's."""
-MEASURED = {"h200": estimate.Reached(short=0.418, long=0.385, half=4000, host=0.0093)}
-"""What BERT-base reached in half precision, with graphs (docs/performance.md, "On a GPU")."""
+"""Name -> TFLOP/s in half precision without sparsity, and in float32, and GB of memory (NVIDIA's sheets)."""
+MFU = 0.3
+"""Share of the peak of the run's precision if nobody has measured it: assumed."""
+MEASURED = {"h200": estimate.Reached(short=0.418, long=0.385, half=4000, host=0.0093, fp32=0.31)}
+"""What BERT-base reached, in half precision with graphs (docs/performance.md, "On a GPU")."""
 
 
 def plan(
@@ -54,9 +54,9 @@ def plan(
         gpus: number of ranks, one a GPU.
         gpu: h200, h100, a100-80, a100-40, l40s.
         mfu: share of the peak that a step's work reaches, replay included, as `hfu` in the metrics.jsonl of a
-            run; default: as BERT-base did on a GPU that was measured; else, and with peak, 0.3.
+            run; default: as BERT-base did on an H200; on others, and with peak, 0.3 is assumed.
         length: mean tokens of a sequence; none: of the data, else 24 for sentences, else max_length.
-        peak: TFLOP/s of a GPU at bfloat16 products, without sparsity; none: the table's.
+        peak: TFLOP/s of a GPU in the run's precision, without sparsity; none: the table's.
         memory: GB of a GPU; none: the table's.
         overrides: any key of the configuration, as for training.
     """
@@ -80,16 +80,16 @@ def plan(
     batch, mean = assumed_batch(settings, length, longest)
     precision = settings.train.precision.replace("auto", "bf16")
     model = estimate.measure_model(settings, tokenizer, mean, precision)
-    speed, capacity = peak or GPUS[gpu][0], memory or GPUS[gpu][1]
+    in_half, in_full, capacity = GPUS[gpu]
+    speed, capacity = peak or (in_full if precision == "fp32" else in_half), memory or capacity
     if settings.train.micro_batch_tokens == "auto":
         tokens = estimate.fitting_micro_batch(settings, tokenizer, batch.longest, gpus, capacity * 1e9)
         settings.train.micro_batch_tokens = tokens
-    flops, shares, said = gpus * speed * 1e12, [mfu or MFU[precision]] * 4, "--mfu" if mfu else "assumed"
-    if mfu is None and peak is None and gpu in MEASURED and precision != "fp32":
+    flops, shares, said = gpus * speed * 1e12, [mfu or MFU] * 4, "--mfu" if mfu else "assumed"
+    if mfu is None and peak is None and (reached := MEASURED.get(gpu)):
         layouts = [layout_of(settings, gpus, zero) for zero in range(4)]
-        shares = [
-            estimate.share_reached(MEASURED[gpu], model, batch, layout, mean, flops) for layout in layouts
-        ]
+        shares = [estimate.share_reached(reached, model, batch, layout, mean, flops) for layout in layouts]
+        shares = [reached.fp32] * 4 if precision == "fp32" else shares
         said = f"as BERT-base reached on an {gpu}"
     frozen = f" and {format_count(model.frozen)} frozen" if model.frozen else ""
     lengths = "of the data" if from_data else "assumed: --data or --length say more"

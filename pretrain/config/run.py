@@ -17,7 +17,7 @@ from augment.core.errors import AugmentationError
 from augment.spec.grammar import parse as parse_augmentation
 from augment.spec.grammar import with_excerpt
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import NONE_IS_A_VALUE, named_places
+from pretrain.common.typed_values import NONE_IS_A_VALUE, excerpt, named_places
 from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.terms import ModelName, Section, refuse
@@ -115,14 +115,9 @@ class AugmentConfig(Section):
         """
         if role == "augmented" and self.augmented is None:
             raise UserError("augment.augmented is missing: give alternatives, as 'del-word|reorder', or none")
-        own = {
-            "anchor": self.anchor,
-            "positive": self.positive,
-            "negative": self.negative,
-            "augmented": self.augmented,
-        }
         kind = role.rstrip("0123456789")
-        spec = own.get(kind) or self.spec
+        has_own = kind in ("anchor", "positive", "negative", "augmented")
+        spec = (getattr(self, kind) if has_own else None) or self.spec
         return spec if kind in ("negative", "augmented") else with_excerpt(self.excerpt, spec)
 
 
@@ -196,9 +191,9 @@ class TrainConfig(Section):
     """steps over which the batch grows evenly from batch_start to global_batch; not with data.sets"""
     batch_start: int | None = Field(None, ge=2)
     """sequences of the first step of a batch that grows; none: data.lanes"""
-    micro_batch_tokens: Annotated[int, Field(ge=16)] | Literal["auto"] = "auto"
-    """most tokens in one forward pass: bounds memory, changes nothing else. Halve it when out of memory.
-    auto: 16,384; on a GPU what its free memory holds, up to 32,768, or 65,536 for texts of over 128 tokens"""
+    micro_batch_tokens: int | Literal["auto"] = "auto"
+    """most tokens in one forward pass: bounds memory, reorders sums. Halve it when out of memory. auto:
+    16,384; on GPUs a power of 2 by free memory, up to 32,768, or 65,536 for texts of over 128 tokens"""
     optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
     """AdamW; LAMB; or Muon for the matrices of encoder layers with AdamW for all else, at AdamW's lr (both
     ZeRO 0 only)"""
@@ -267,6 +262,13 @@ class TrainConfig(Section):
     """steps between two rows of metrics, which are means over these steps"""
     faults: FaultsConfig = Field(default_factory=FaultsConfig)
     """numbers that are not finite, and spikes"""
+
+    @field_validator("micro_batch_tokens", mode="before")
+    @classmethod
+    def _tokens_or_auto(cls, value: Any) -> Any:
+        wrong = value != "auto" and not (str(value).isdecimal() and int(value) >= 16)
+        refuse(wrong, f"train.micro_batch_tokens: give auto or an integer from 16 on, not {excerpt(value)}")
+        return value
 
     @model_validator(mode="after")
     def _steps_fit(self) -> Self:

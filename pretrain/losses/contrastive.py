@@ -112,14 +112,14 @@ def nt_xent(views: Tensor, temperature: float, exclusions: Exclusions = NO_EXCLU
     count, device = views.shape[1], views.device
     with torch.autocast(device.type, enabled=False):
         vectors = unit_vectors(views.flatten(0, 1))
-        positives = (torch.arange(2 * count, device=device) + count) % (2 * count)
+        positives = _in_order(vectors).roll(count)
 
         def itself(logits: Tensor, own: Tensor, start: int, stop: int) -> None:
             logits[:, start:stop].fill_diagonal_(-torch.inf)
 
         adjustments = [itself, *exclusions.over("both", device)]
         if exclusions.guide is None and temperature >= SMALLEST_SYMMETRIC:
-            return _nt_xent(vectors, inverse(temperature), adjustments)
+            return _nt_xent(vectors, positives[:, None], inverse(temperature), adjustments)
         return softmax_over_candidates(vectors, vectors, positives, temperature, adjustments)
 
 
@@ -273,9 +273,10 @@ def softmax_over_candidates(
     that only their own anchor has; minus infinity for none. weights: float[A], factors on the anchors' terms.
     """
     scale, tile = inverse(temperature), tile_rows(anchors.device, len(candidates))
-    inputs = (anchors, candidates, own_logits)
+    alike = candidates is anchors  # one array takes both gradients
+    inputs = (anchors, None if alike else candidates, own_logits)
     made = [torch.zeros_like(x) if x is not None and x.requires_grad else None for x in inputs]
-    of_anchors, of_candidates, of_own = made
+    of_anchors, of_candidates, of_own = made[0], made[0 if alike else 1], made[2]
     # thousands of nearly equal terms would lose digits in float32
     total = torch.zeros((), dtype=torch.float64, device=anchors.device)
     shared = is_shared(len(anchors), len(candidates))
@@ -313,7 +314,7 @@ def softmax_over_candidates(
         if of_candidates is not None:
             of_candidates.addmm_(likely.T, block / denominator)
         if of_anchors is not None:
-            of_anchors[start:stop] = torch.mm(likely, candidates).mul_(scale / denominator)
+            of_anchors[start:stop] += torch.mm(likely, candidates).mul_(scale / denominator)
         if of_own is not None:
             of_own[start:stop] = further / denominator
     complete(shared, total, *made)
@@ -323,7 +324,7 @@ def softmax_over_candidates(
 
 @with_gradients
 def _nt_xent(
-    vectors: Tensor, scale: float, adjustments: Sequence[Adjustment]
+    vectors: Tensor, partners: Tensor, scale: float, adjustments: Sequence[Adjustment]
 ) -> tuple[Tensor, Inputs, Inputs]:
     """Compute NT-Xent of unit vectors [2N, d] from tiles on and right of the diagonal, as s_ij = s_ji.
 
@@ -334,13 +335,12 @@ def _nt_xent(
 
     Several tiles are made twice, for D and for the gradient: products are two thirds of those above.
 
-    adjustments: which exclude j for i where they exclude i for j.
+    partners: int64[2N, 1]. adjustments: which exclude j for i where they exclude i for j.
     """
     count, device, shared = len(vectors), vectors.device, is_shared(len(vectors), len(vectors))
-    partners = _in_order(vectors).roll(count // 2)[:, None]
     # a rank takes long tiles and short ones
     rank, parts = (dist.get_rank(), 2 * dist.get_world_size()) if shared else (0, 1)
-    tile = min(tile_rows(device, count), -(-count // parts))
+    tile = max(1, min(tile_rows(device, count), -(-count // parts)))
     begins = [b for n, b in enumerate(range(0, count, tile)) if n % parts in (rank, parts - 1 - rank)]
     room = vectors.new_empty(tile, count)
 
@@ -360,10 +360,12 @@ def _nt_xent(
         others[begin : begin + tile] += weights.sum(1)
         others[begin + tile :] += weights[:, tile:].sum(0)
     complete(shared, others)
-    gradient = torch.zeros_like(vectors)
+    loss = (torch.log1p(others / positive).sum() / max(count, 1)).to(vectors)
+    if not vectors.requires_grad:
+        return loss, [vectors], [None]
+    gradient, factors = torch.zeros_like(vectors), torch.empty_like(room)
     inverses = (others + positive).reciprocal().to(vectors)
-    factors = torch.empty_like(room)
-    for begin in begins if vectors.requires_grad else ():
+    for begin in begins:
         if len(begins) > 1:
             weights = likely(begin)
         rows = slice(begin, begin + tile)
@@ -373,4 +375,4 @@ def _nt_xent(
     complete(shared, gradient)
     shares = others / (others + positive)
     gradient -= (shares[:, None] + shares[partners]).to(vectors) * vectors[partners[:, 0]]
-    return torch.log1p(others / positive).mean().to(vectors), [vectors], [gradient.mul_(scale / count)]
+    return loss, [vectors], [gradient.mul_(scale / max(count, 1))]

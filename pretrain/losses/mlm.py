@@ -33,7 +33,7 @@ def masked_lm_loss(encoder: "SentenceEncoder", hidden: Tensor, positions: Tensor
     backward pass (one more forward of the head); the calls go through the head's modules, so ZeRO-3's hooks
     gather their weights.
 
-    hidden: last hidden states [T, H] from `encoder.forward`. positions: int64[P] into hidden, on its device;
+    hidden: last hidden states [T, H] from `encoder.states`. positions: int64[P] into hidden, on its device;
     P = 0 gives 0 that still reaches every parameter. labels: integers [P], the original token ids.
     """
     size = 2 if hidden.is_cuda and torch.is_autocast_enabled("cuda") else 4

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from pretrain.common.cores import ranks_here, threads_of_user, usable_cores
 from pretrain.common.errors import UserError
-from pretrain.common.ranks import on_rank_zero
+from pretrain.common.ranks import gathered, host_group, on_rank_zero
 from pretrain.config.run import Config, Precision
 from pretrain.start.data import Data
 from pretrain.start.estimate import fitting_micro_batch
@@ -71,14 +71,17 @@ def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:
 def choose_micro_batch(config: Config, state: dict[str, Any] | None, data: Data) -> int:
     """Return the most tokens of a pass, the same on all ranks, once the precision is chosen. Collective.
 
-    `auto` is what the run used before, else what rank 0's GPU has free memory for.
+    `auto` is what the run used before, else what every GPU has free memory for; with `train.deterministic`
+    all its memory counts, as what others use must not change the bits.
     """
+    memory = 0
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        memory = min(gathered(total if config.train.deterministic else free, host_group()))
 
     def fitting() -> int:
-        if not torch.cuda.is_available():
-            return config.train.micro_batch
-        free, longest = torch.cuda.mem_get_info()[0], data.train.max_length
-        return fitting_micro_batch(config, data.tokenizer, longest, dist.get_world_size(), free)
+        longest, ranks = data.train.max_length, dist.get_world_size()
+        return fitting_micro_batch(config, data.tokenizer, longest, ranks, memory)
 
     return _chosen(config, state, "micro_batch_tokens", fitting)
 

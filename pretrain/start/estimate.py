@@ -5,6 +5,7 @@ activations.
 """
 
 import math
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -251,13 +252,14 @@ class Reached:
 
     short, long: shares of the peak of rows of many tokens, of sequences of at most `SHORT` tokens, and of
     longer ones. half: tokens of a row that reaches half of that. host: seconds below which no step came.
-    stages: how many times a step of ZeRO 0 one of each stage took.
+    fp32: share of float32's peak in float32. stages: how many times a step of ZeRO 0 one of each stage took.
     """
 
     short: float
     long: float
     half: float
     host: float
+    fp32: float
     stages: tuple[float, ...] = (1.0, 1.015, 1.15, 1.56)
 
 
@@ -327,20 +329,34 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
 
 
 def fitting_micro_batch(config: Config, tokenizer: Any, longest: int, ranks: int, free: float) -> int:
-    """Return what `train.micro_batch_tokens: auto` is where a GPU has `free` bytes: a power of 2.
+    """Return what `train.micro_batch_tokens: auto` is where a GPU has `free` bytes: a power of 2; 0: no GPU.
 
     Short sequences go in rows that can be CUDA graphs. Activations count twice: a graph holds them again.
+    Where nothing fits, or a model cannot be measured, a line says so.
     """
     from pretrain.step.graphs import LARGEST_ROW  # imports torch
 
     batch, length = assumed_batch(config, longest, longest)
-    model = measure_model(config, tokenizer, length, config.train.precision)
+    # a loss of one sequence at a time has half of a pass
+    least = architecture(config)["max_positions"] * (2 if batch.sequence_tokens else 1)
+    if not free:
+        return max(config.train.micro_batch, least)
+    try:
+        model = measure_model(config, tokenizer, length, config.train.precision)
+    except (RuntimeError, TypeError, ValueError) as error:  # a plug-in reads tensors, which have no data
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        print(f"WARNING: a pass is not fitted to memory ({why})", file=sys.stderr, flush=True)
+        return max(config.train.micro_batch, least)
     model = replace(model, token_bytes=2 * model.token_bytes)
     layout = layout_of(config, ranks, config.train.zero)
-    fitting = largest_micro_batch(model, batch, layout, USABLE * free) or 0
+    fitting = largest_micro_batch(model, batch, layout, USABLE * free)
+    if fitting is None:
+        why = f"by estimate {free / 1e9:.3g} GB hold no micro-batch of this run with its CUDA graph"
+        print(f"WARNING: {why}; clearly plan shows its parts", file=sys.stderr, flush=True)
+        return least
     most = LARGEST_ROW if longest <= SHORT else 2 * LARGEST_ROW
-    tokens = most if fitting * ranks >= batch.largest_pass else 1 << max(fitting, 1).bit_length() - 1
-    return max(min(tokens, most), architecture(config)["max_positions"])
+    tokens = most if fitting * ranks >= batch.largest_pass else 1 << fitting.bit_length() - 1
+    return max(min(tokens, most), least)
 
 
 @dataclass(frozen=True)
@@ -358,25 +374,22 @@ class PlannedTokenizer:
         return self.size
 
 
-def architecture(config: Config) -> dict[str, Any]:
-    """Return the sizes of the run's encoder, those of its checkpoint if `model.init` names one."""
-    if config.model.init is not None:
-        from transformers import AutoConfig
+def architecture(config: Config, source: str | None = None) -> dict[str, Any]:
+    """Return the sizes of `source`; None: of the run's encoder, from the checkpoint that it starts from."""
+    if (source := source or config.model.init) is None:
+        return config.model.architecture()
+    from transformers import AutoConfig
 
-        from augment.core.pretrained import pretrained
-        from pretrain.model.architectures import architecture_of
+    from augment.core.pretrained import pretrained
+    from pretrain.model.architectures import architecture_of
 
-        return architecture_of(pretrained(AutoConfig, config.model.init))
-    return config.model.architecture()
+    return architecture_of(pretrained(AutoConfig, source))
 
 
 def measure_model(config: Config, tokenizer: Any, length: int, precision: str) -> ModelSize:
     """Count a run's parameters, its activations for each token, and its FLOPs at a mean length."""
     import torch  # with the model's modules: seconds, which --help need not wait for
-    from transformers import AutoConfig
 
-    from augment.core.pretrained import pretrained
-    from pretrain.model.architectures import architecture_of
     from pretrain.model.encoder import build_encoder
     from pretrain.objectives import build_objective
     from pretrain.step.model import SentenceModel
@@ -400,7 +413,7 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str) -
         matrices += _elements_of_matrices(encoder.lm.base_model)
     if (source := config.objective.guide) is not None:
         with torch.device("meta"):
-            guiding = build_encoder(architecture_of(pretrained(AutoConfig, source)), tokenizer)
+            guiding = build_encoder(architecture(config, source), tokenizer)
         guide = sum(parameter.numel() for parameter in guiding.parameters())
     trained = sum(count for count, has_gradient in counts if has_gradient)
     zero = config.deepspeed.get("zero_optimization", {})

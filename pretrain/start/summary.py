@@ -47,7 +47,7 @@ def flops_meter(
 ) -> FlopsMeter:
     """Measure what model FLOPs utilisation needs: FLOPs per token, and the peak of all devices. Collective.
 
-    The views' first pass, without gradients, is work that only the method adds: it counts as repeated.
+    The views' first pass, without gradients, and layers that are computed again count as repeated.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     own = measure_peak_flops(device, DTYPES[config.train.precision])
@@ -59,7 +59,8 @@ def flops_meter(
     share = copies / max(1, copies + views)
     rates = Masking.of(config.objective).rate_at(np.arange(config.train.steps))
     per_token = model_flops_per_token(encoder.lm, [mean], float(rates.mean()) * share)
-    return FlopsMeter(per_token, float(peak), repeated_per_token=(1 - share) * per_token / 3)
+    repeated = (1 - share + config.train.activation_checkpointing) * model_flops_per_token(encoder.lm, [mean])
+    return FlopsMeter(per_token, float(peak), repeated_per_token=repeated / 3)
 
 
 def lines_of_run(config: Config, data: Data, model: SentenceModel, threads: int, resumed: str) -> list[str]:

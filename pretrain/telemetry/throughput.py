@@ -2,8 +2,8 @@
 
 MFU (model FLOPs utilisation; Chowdhery et al. 2022, PaLM, appendix B) = FLOPs that the model needs for the
 tokens it trained on / (time x peak). The forward pass counts twice the multiplications, the backward pass
-twice the forward. A forward that is run again without gradients (the whole-batch contrastive gradient does)
-is real work that the model does not need: it counts in `hfu`, hardware FLOPs utilisation, and not in `mfu`.
+twice the forward. A forward that is run again (for the whole-batch contrastive gradient, or by activation
+checkpointing) is real work that the model does not need: it counts in `hfu`, hardware FLOPs utilisation.
 The peak is measured, not taken from a data sheet: a matrix product in the run's own precision on the run's
 own device.
 """
@@ -80,8 +80,8 @@ def model_flops_per_token(lm: nn.Module, lengths: Sequence[int], masked_rate: fl
 class FlopsMeter:
     """Turn a rate of tokens into utilisation.
 
-    per_token: training FLOPs. peak: FLOP/s of all devices of the run together. repeated_per_token: FLOPs that
-    the method adds (a forward pass without gradients over the views, averaged over all tokens).
+    per_token: training FLOPs. peak: FLOP/s of all devices of the run together. repeated_per_token: FLOPs of
+    forward passes that are run again, averaged over all tokens.
     """
 
     per_token: float
@@ -105,8 +105,7 @@ class Throughput:
     ) -> None:
         """window: steps that tell the time left. work: of all steps before one, in any unit."""
         self.clock, self._work, self._flops = clock, work, flops
-        self._tokens = self._sequences = 0
-        self._seconds = 0.0
+        self.reset()
         self._mark = clock()
         self._wall: deque[tuple[int, float]] = deque(maxlen=window + 1)
 

@@ -79,7 +79,7 @@ def small_step(tokenizer, objective: dict, options: argparse.Namespace):
     encoder = build_encoder(architecture(), tokenizer, "mean")
     engine = build_engine(SentenceModel(encoder, build_objective(config, encoder), options.precision), config)
     engine.train()
-    return WholeBatch(engine, 0, config.train.micro_batch_tokens), Update(engine, config.train.clip)
+    return WholeBatch(engine, 0, config.train.micro_batch), Update(engine, config.train.clip)
 
 
 def timed(step: Callable[[], int], steps: int) -> tuple[int, float]:

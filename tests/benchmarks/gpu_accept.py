@@ -216,7 +216,7 @@ class Run:
     def __init__(self, accept: Accept, config: Any, engine: Any):
         self.accept, self.config, self.engine = accept, config, engine
         graphs = Graphs(engine, config.train.graphs)
-        self.whole = WholeBatch(engine, 0, config.train.micro_batch_tokens, graphs=graphs)
+        self.whole = WholeBatch(engine, 0, config.train.micro_batch, graphs=graphs)
         self.update = Update(engine, config.train.clip, graphs=graphs)
         self.vocabulary = Vocabulary.from_tokenizer(accept.tokenizer)
 

@@ -58,6 +58,14 @@ def test_a_device_that_is_no_h200_has_not_its_share(monkeypatch, capsys, tmp_pat
     assert "as BERT-base reached on an h200" in shares[0] and "30.0% of the peak (assumed)" in shares[1]
 
 
+@pytest.mark.parametrize("gpu,said", [("h200", "as BERT-base reached on an h200"), ("l40s", "assumed")])
+def test_in_float32_the_peak_is_that_of_float32(monkeypatch, capsys, tmp_path, gpu, said):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(monkeypatch, capsys, f"--gpu={gpu}", "--train.precision=fp32", *SMALL)
+    assert code == 0, err
+    assert f"1 x {gpu}: {planning.GPUS[gpu][1]:.4g} TFLOP/s" in out and f"% of the peak ({said})" in out
+
+
 def test_a_share_of_the_peak_is_taken_as_given(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(monkeypatch, capsys, "--mfu=0.42", *SMALL)

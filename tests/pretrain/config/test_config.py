@@ -312,3 +312,9 @@ def test_what_changes_nothing_is_refused_of_a_flag_and_taken_of_a_record(tmp_pat
     ):
         with pytest.raises(UserError, match=f"changes nothing .*: set {needs}, or leave it out"):
             load_config(tmp_path / "config.yaml", {key: value})
+
+
+@pytest.mark.parametrize("value", ["15", "x", "1e4", "none", "-64"])
+def test_a_wrong_micro_batch_is_one_message(value):
+    with pytest.raises(UserError, match=rf"micro_batch_tokens: give auto or an integer.*, not '{value}'$"):
+        load_config("clear_micro", {"train.micro_batch_tokens": value})

@@ -78,3 +78,32 @@ def test_a_guide_whose_exclusions_are_of_one_side_is_taken_by_rows(monkeypatch):
     found = with_gradient(views, 0.1, guided)
     by_rows(monkeypatch)
     assert all(map(torch.equal, found, with_gradient(views, 0.1, guided)))
+
+
+def test_the_value_may_be_changed_in_place():
+    views = torch.randn(2, 5, 8, requires_grad=True)
+    loss = nt_xent(views, 0.1)
+    loss += 1.0
+    (gradient,) = torch.autograd.grad(loss, views)
+    assert torch.equal(gradient, with_gradient(views, 0.1)[1])
+
+
+def test_without_sequences_it_is_zero_with_a_gradient():
+    loss, gradient = with_gradient(torch.zeros(2, 0, 8), 0.1)
+    assert loss == 0 and gradient.shape == (2, 0, 8)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("guided", [True, False])
+def test_ranks_send_one_gradient_and_none_that_nobody_wants(guided, wanted, monkeypatch):
+    monkeypatch.setattr(contrastive, "SMALLEST_SHARED", 0)
+    views, sent = torch.randn(2, 9, 8, requires_grad=wanted), []
+    exclusions = Exclusions(guide=Guide(*torch.randn(2, 9, 8)) if guided else None)
+
+    def on_rank(rank):
+        with shared_over(2):
+            return nt_xent(views, 0.1, exclusions)
+
+    monkeypatch.setattr(contrastive, "complete", lambda shared, *parts: sent.extend(parts))
+    ThreadedRanks(2, monkeypatch).run(on_rank)
+    assert sum(part is not None and part.ndim == 2 for part in sent) == 2 * wanted

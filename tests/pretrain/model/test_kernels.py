@@ -1,13 +1,16 @@
 """The plain kernels against their definitions, and dropout's hash against integers of Python's own."""
 
+import sys
+
 import pytest
 import torch
 from encoder_helpers import add_norm, norm_dropout
 from torch.nn import functional
 
+from pretrain.model import kernels
 from pretrain.model.attention import PackedLayout
 from pretrain.model.kernels import dropout as hashing
-from pretrain.model.kernels import plain
+from pretrain.model.kernels import fused, plain
 from pretrain.model.kernels.dropout import Dropout
 
 LENGTHS = torch.tensor([3, 3, 7, 1, 12])
@@ -205,3 +208,12 @@ def test_a_float32_residual_stays_float32():
     added, normed = add_norm(plain, x, None, residual, weight, None, 1e-5, None)
     assert added.dtype == normed.dtype == torch.float32
     assert torch.equal(added, residual + x.float())
+
+
+def test_with_a_triton_that_does_not_import_the_plain_operations_run(monkeypatch, tmp_path):
+    (tmp_path / "triton.py").write_text("raise ImportError('no libcuda')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.delitem(sys.modules, "pretrain.model.kernels.programs", raising=False)
+    monkeypatch.delattr(kernels, "programs", raising=False)
+    assert not fused.available.__wrapped__()

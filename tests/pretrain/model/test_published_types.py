@@ -30,7 +30,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(published):
     mask = rows["attention_mask"].bool()
     with torch.no_grad():
         expected = theirs(rows["input_ids"], attention_mask=rows["attention_mask"], output_hidden_states=True)
-        hidden = ours.forward(rows["input_ids"][mask], mask.sum(1))
+        hidden = ours.states(rows["input_ids"][mask], mask.sum(1), None).last
         logits = ours.mlm_logits(hidden)
     torch.testing.assert_close(hidden, expected.hidden_states[-1][mask], rtol=0, atol=1e-5)
     width = expected.logits.shape[-1]

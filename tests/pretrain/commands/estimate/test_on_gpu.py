@@ -1,5 +1,6 @@
 """What a plan says of a GPU's memory, against its programs' branch on tensors without data, and an H200."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -8,10 +9,11 @@ import pytest
 import torch
 from model.launches import META, as_on_a_gpu, make_encoder
 
-from pretrain.commands.plan import GPUS, MEASURED, MFU
+from pretrain.commands.plan import GPUS, MEASURED
 from pretrain.config.recipe import load_config
+from pretrain.model.encoder import build_encoder
 from pretrain.model.kernels import fused
-from pretrain.start import devices
+from pretrain.start import devices, estimate, summary
 from pretrain.start.estimate import (
     PlannedTokenizer,
     assumed_batch,
@@ -92,11 +94,11 @@ def test_the_speed_of_an_h200_is_within_a_tenth(recipe, settings, length, measur
     config = load_config(recipe, {"data.lanes": "16", "train.zero": "0"} | shape | settings)
     precision = config.train.precision.replace("auto", "bf16")
     model = measure_model(config, PlannedTokenizer(30_522), length, precision)
-    peak = GPUS["h200"][0] * 1e12
+    peak = GPUS["h200"][precision == "fp32"] * 1e12
     for (sequences, tokens), speed in measured.items():
         config.train.global_batch, config.train.micro_batch_tokens = sequences, tokens
         (batch, _), layout = assumed_batch(config, length), layout_of(config, 1, config.train.zero)
-        share = MFU["fp32"]
+        share = MEASURED["h200"].fp32
         if precision != "fp32":
             share = share_reached(MEASURED["h200"], model, batch, layout, length, peak)
         planned = batch.tokens * peak * share / step_flops(model, batch, layout)
@@ -108,6 +110,49 @@ def test_the_peak_of_an_h200_is_within_a_tenth():
     """BERT-base, masked language modelling of 512 tokens, bf16, torch's allocator at its peak."""
     for tokens, peak in ((65_536, 25.34e9), (32_768, 13.58e9), (16_384, 7.99e9)):
         assert peak_of(planned("bert", tokens)[1]) == pytest.approx(peak, rel=0.1)
+
+
+def on_gpus(monkeypatch, *free: float) -> None:
+    """Stand for ranks on GPUs of 80 GB with so much free memory."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 80e9))
+    monkeypatch.setattr(devices, "host_group", lambda: None)
+    monkeypatch.setattr(devices, "gathered", lambda own, group: [own, *free[1:]])
+
+
+def choose(monkeypatch, *free: float, recipe: str = "clear_micro", **flags: str) -> int:
+    flags = {"train__global_batch": "65536"} | flags
+    config = load_config(recipe, {name.replace("__", "."): value for name, value in flags.items()})
+    data = SimpleNamespace(tokenizer=PlannedTokenizer(500), train=SimpleNamespace(max_length=64))
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    if free:
+        on_gpus(monkeypatch, *free)
+    return devices.choose_micro_batch(config, None, data)
+
+
+def test_the_rank_with_the_least_memory_decides(monkeypatch, capsys):
+    assert choose(monkeypatch, 6e9) == choose(monkeypatch, 40e9, 6e9) == 8192
+    assert choose(monkeypatch, 40e9, 41e9) == 32_768
+    assert choose(monkeypatch, 6e9, train__deterministic="true") == 32_768
+    assert capsys.readouterr().err == ""
+
+
+def test_the_longest_sequence_has_a_place_in_any_case(monkeypatch, capsys):
+    """Twice, where a loss reads two graphs of it."""
+    long = {"model__max_positions": "20000"}
+    assert choose(monkeypatch, **long) == 20_000
+    assert choose(monkeypatch, 1e6, **long) == 20_000
+    assert capsys.readouterr().err.startswith("WARNING: by estimate 0.001 GB hold no micro-batch")
+    assert choose(monkeypatch, 1e6, recipe="diffcse_micro", **long) == 40_000
+
+
+def test_a_model_that_cannot_be_measured_is_no_error(monkeypatch, capsys):
+    def measure(*arguments):
+        return torch.zeros(1, device=META).item()
+
+    monkeypatch.setattr(estimate, "measure_model", measure)
+    assert choose(monkeypatch, 40e9) == 16_384
+    assert capsys.readouterr().err.startswith("WARNING: a pass is not fitted to memory (RuntimeError: Tensor")
 
 
 @pytest.mark.full
@@ -126,12 +171,29 @@ def test_a_micro_batch_is_what_a_gpu_has_memory_for(recipe, longest, expected, m
     ]
     assert tuple(found[:3]) == expected and found[3] == 512
     data = SimpleNamespace(tokenizer=PlannedTokenizer(30_522), train=SimpleNamespace(max_length=longest))
-    assert devices.choose_micro_batch(config, None, data) == 16_384  # there is no GPU
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (40e9, 80e9))
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    assert devices.choose_micro_batch(config, None, data) == 16_384  # there is no GPU
+    on_gpus(monkeypatch, 40e9)
     assert devices.choose_micro_batch(config, None, data) == expected[1]
     before = {"config": {"train": {"micro_batch_tokens": 5000}}}
     assert devices.choose_micro_batch(config, before, data) == 5000
     config.train.micro_batch_tokens = 600
     assert devices.choose_micro_batch(config, before, data) == 600
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_work_that_a_run_repeats_is_what_a_plan_counts(recomputes, monkeypatch):
+    """BERT without masked language modelling: a step reads its tokens a third time, and layers once more."""
+    config = load_config("simcse_micro", {"train.activation_checkpointing": str(recomputes).lower()})
+    tokenizer = PlannedTokenizer(500)
+    encoder = build_encoder(config.model.architecture(), tokenizer)
+    objective = SimpleNamespace(masked_copies=0, roles=("anchor", "positive"))
+    data = SimpleNamespace(train=SimpleNamespace(num_tokens=2400, num_sequences=100))
+    monkeypatch.setattr(summary, "measure_peak_flops", lambda device, dtype: 1.0)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: None)
+    config.train.precision = "fp32"
+    meter = summary.flops_meter(config, encoder, objective, data)
+    batch, layout = assumed_batch(config, 24)[0], layout_of(config, 1, 0)
+    model, layout = measure_model(config, tokenizer, 24, "fp32"), replace(layout, micro_batch_tokens=64)
+    planned = step_flops(model, batch, layout)
+    assert (meter.per_token + meter.repeated_per_token) * batch.tokens == pytest.approx(planned)
