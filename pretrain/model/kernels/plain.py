@@ -161,7 +161,7 @@ class _WithGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value: Tensor, gradients: Inputs, *inputs: Tensor | None) -> Tensor:
         ctx.save_for_backward(*gradients)
-        return value.clone()  # an input itself would be a view, which nobody may change in place
+        return value.detach()  # an input itself would be a view, which nobody may change in place
 
     @staticmethod
     @once_differentiable
