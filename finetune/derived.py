@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.pretrained import pretrained
+from augment.core.pretrained import pretrained, quiet_transformers
 from augment.core.ragged import Ragged
 from finetune.encoders.embed import PackedModel, embed_rows
 from finetune.encoders.models import open_model, pooling_of
@@ -366,7 +366,7 @@ def save(model: Any, out: Path) -> None:
     require_replaceable(out)
     try:
         with files.filled_folder(out) as hidden:
-            with files.library_errors():
+            with files.library_errors(), quiet_transformers():
                 model.save_pretrained(str(hidden), create_model_card=False)
             files.write_durably(hidden / MARK, b"Written by clearly export, which may replace this folder.\n")
     except OSError as error:
