@@ -95,11 +95,14 @@ def bits_per_sequence(keys: np.ndarray, count: int, stream: int = 0) -> np.ndarr
 
 def _mix32(values: np.ndarray, scratch: np.ndarray) -> None:
     """Apply MurmurHash3's 32-bit finaliser in place; scratch: uint32, as long as values."""
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, None)):
-        np.right_shift(values, np.uint32(shift), out=scratch)
-        values ^= scratch
-        if factor is not None:
-            values *= np.uint32(factor)
+    np.right_shift(values, np.uint32(16), out=scratch)
+    values ^= scratch
+    values *= np.uint32(0x85EBCA6B)
+    np.right_shift(values, np.uint32(13), out=scratch)
+    values ^= scratch
+    values *= np.uint32(0xC2B2AE35)
+    np.right_shift(values, np.uint32(16), out=scratch)
+    values ^= scratch
 
 
 def _as_uint64(element: int | str | np.ndarray) -> np.uint64 | np.ndarray:
