@@ -89,11 +89,14 @@ class Judge:
         rows = {start if row == START else row: halves for row, halves in self.scores.items()}
         PairScores({f"{row}/{half}": rows[row][half] for row in rows for half in HALVES}).write(kept)
 
-    def table(self) -> list[str]:
-        """Return the lines of the table of all that is scored."""
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Return `rows_of` all that is scored."""
+        return rows_of(self.scores, self.halves.documents["test"])
+
+    def table(self, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Return the lines of the table of `rows`."""
         first, documents = self.halves.sets["test"], self.halves.documents["test"]
-        counts = len(first.queries), int(documents.max()) + 1, len(first.documents)
-        lines = table(rows_of(self.scores, documents), *counts)
+        lines = table(rows, len(first.queries), int(documents.max()) + 1, len(first.documents))
         return lines if BM25 in self.scores else [*lines, f"  BM25: not measured ({bm25.HOW})"]
 
     def decide(
@@ -128,7 +131,7 @@ class Judge:
         self.scores[ADAPTED] = scored[1.0]
         name, other = _row(alpha), _row(forgetful)
         self.scores |= {name: scored[alpha], other: scored[forgetful]}
-        rows = rows_of(self.scores, self.halves.documents["test"])
+        rows = self.rows()
         kept = name if name != START and rows[name]["less"][START]["verdict"] == "better" else START
         if kept == START:
             keep_start(start, trained, best)
@@ -144,6 +147,7 @@ class Judge:
         finally:
             discard(out)
         self.scores |= scores
+        rows = self.rows()
         by_half = {
             half: {f"{alpha:g}": float(one[half][0].mean()) for alpha, one in scored.items()}
             for half in HALVES
@@ -153,7 +157,7 @@ class Judge:
             "found": self.test.found,
             "counts": self.test.counts,
             "metrics": METRICS,
-            "rows": rows_of(self.scores, self.halves.documents["test"]),
+            "rows": rows,
             "chosen": {"alpha": alpha, "row": name, **by_half},
             "general": self.general.name,
             "similarity": self._similarities(),
@@ -162,7 +166,7 @@ class Judge:
             "kept": kept,
             "forgot": other if other != name and rows[other]["less"][START]["verdict"] == "better" else "",
             "weights": [sha256_of(folder / WEIGHTS) for folder in (trained, best)],
-            "table": self.table(),
+            "table": self.table(rows),
         }
 
     def _costs(

@@ -84,7 +84,7 @@ def main(
     try:
         _step(1, f"hold a test out of {text}")
         judge = _judge(init, out, settings.data.prepare, settings.model.pooling, eval_data)
-        print("\n".join(judge.table()), flush=True)
+        print("\n".join(judge.table(judge.rows())), flush=True)
         _step(2, f"prepare the rest with the tokenizer of {init}")
         rest = {"sources": training_sources(settings.data.prepare.sources, out / JUDGE)}
         _require_a_batch(rest["sources"], settings)
