@@ -257,7 +257,8 @@ class PreNormLayer(GradientCheckpointingLayer):
 def rotations(library: nn.Module, hidden: Tensor, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the cosines and sines [T, 1, 1, D] of positions int64[T], for each kind of layer."""
     wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
-    both = {kind: library(wide, positions.unsqueeze(0), kind) for kind in library.layer_types}
+    places = positions.unsqueeze(0).float()  # once, not for each kind
+    both = {kind: library(wide, places, kind) for kind in library.layer_types}
     return {kind: (cos[0, :, None, None], sin[0, :, None, None]) for kind, (cos, sin) in both.items()}
 
 
