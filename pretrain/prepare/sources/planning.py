@@ -40,8 +40,8 @@ def plan_tasks(
     """Return the reading tasks of a mixture, in an order fixed by the sources.
 
     records: read records (`pretrain.prepare.sources.records`), not documents. structure: read documents with
-    their structure (`pretrain.prepare.sources.structured`), of files in markup too. whole: with structure,
-    read all of the text, files in markup and others, and every column that is known to hold text.
+    the structure that rows give (`pretrain.prepare.sources.structured`). whole: with structure, read all of
+    the text, files in markup and others, and every column that is known to hold text.
     """
     tasks: list[ReadTask] = []
     for number, source in enumerate(sources):
@@ -86,7 +86,8 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
         if not size:
             raise _empty(path)
         return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
-    files = _files(path, structure and source.format == "auto", whole)
+    marked = not records and source.format == "auto"
+    files = _files(path, marked, one_sort=marked and structure and not whole)
     if files is None:
         is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not kind_of(name)
         if is_name and not path.parent.is_dir():  # else a misspelt folder
@@ -112,13 +113,13 @@ def _empty(path: Path | str) -> UserError:
     return UserError(f"source {path} is empty: check the path, or download it again.")
 
 
-def kind_of(name: str, structure: bool = False) -> str | None:
+def kind_of(name: str, marked: bool = False) -> str | None:
     """Return the format of a file by its name, whatever it is compressed by; None: no text that is read.
 
-    structure: a file in markup is one, too.
+    marked: a file in markup is one, too.
     """
     stem, suffix = os.path.splitext(name)
-    kinds = _KINDS | MARKUP if structure else _KINDS
+    kinds = _KINDS | MARKUP if marked else _KINDS
     return kinds.get((os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix).lower())
 
 
@@ -134,18 +135,18 @@ def files_at(path: Path) -> list[Path]:
     return sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
 
 
-def _files(path: Path, structure: bool, whole: bool) -> list[Path] | None:
+def _files(path: Path, marked: bool, one_sort: bool) -> list[Path] | None:
     """Return the files to read of a folder, or of a path or glob; None if there are none."""
     there = files_at(path)
-    if structure and not whole:
+    if one_sort:
         there = _of_one_sort(path, there)
     if path.is_dir():
-        files = [file for file in there if kind_of(file.name, structure)]
+        files = [file for file in there if kind_of(file.name, marked)]
         if not files:
-            kinds = _KINDS | MARKUP if structure else _KINDS
+            kinds = _KINDS | MARKUP if marked else _KINDS
             ends = ", ".join([*kinds, *COMPRESSIONS])
             raise UserError(f"source {path} holds no corpus file ({ends}).")
-        if others := [file.name for file in there if not kind_of(file.name, structure)]:
+        if others := [file.name for file in there if not kind_of(file.name, marked)]:
             named = ", ".join(others[:3]) + (", ..." if others[3:] else "")
             said = f"{len(others)} of {len(there)} files are not read, by their names: {named}"
             print(f"note: source {path}: {said}", file=sys.stderr, flush=True)
@@ -211,7 +212,7 @@ def _of_preparation(file: Path) -> bool:
 
 
 def _plan_file(number: int, source: Source, file: Path, records: bool, structure: bool) -> list[ReadTask]:
-    kind = source.format if source.format != "auto" else kind_of(file.name, structure)
+    kind = source.format if source.format != "auto" else kind_of(file.name, not records)
     if kind is None:
         how = f"""--source '[{{source: "{source.source}", format: text}}]'"""
         raise UserError(f"source {file}: give its `format`, as in {how} (or jsonl, csv, tsv, parquet).")

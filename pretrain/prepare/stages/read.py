@@ -18,7 +18,8 @@ from datatrove.data import Document
 from pretrain.prepare import buckets as bk
 from pretrain.prepare import work_folder as files
 from pretrain.prepare.sentences import is_prose, sentences_of
-from pretrain.prepare.sources.rows import RowFaults, documents
+from pretrain.prepare.sources.rows import RowFaults
+from pretrain.prepare.sources.structured import structured
 from pretrain.prepare.work_folder import PlannedStep
 
 
@@ -40,10 +41,10 @@ class ReadSource(PlannedStep):
         task = self.plan.tasks[rank]
         counts: Counter[str] = Counter()
         faults = RowFaults(counts)
-        for number, text in enumerate(documents(task, self.config.sources[task.source], faults)):
-            if text:
+        for number, document in enumerate(structured(task, self.config.sources[task.source], faults)):
+            if document.whole:
                 counts["documents_read"] += 1
-                yield Document(text, f"{rank}/{number}", metadata={"source": task.source})
+                yield Document(document.whole, f"{rank}/{number}", metadata={"source": task.source})
         files.DocumentCounts(counts).write(self.work, rank)
         if faults.named:
             files.UnreadRows(named=faults.named).write(self.work, rank)

@@ -19,10 +19,12 @@ from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import ReadTask, detect_layout, read_head
 from pretrain.prepare.sources.records import records
 from pretrain.prepare.sources.rows import RowFaults, documents
+from pretrain.prepare.sources.structured import structured
 
 
 def everything(source: Source, faults: RowFaults | None = None) -> list[str]:
-    return [text for task in plan_tasks([source]) for text in documents(task, source, faults or RowFaults())]
+    faults = faults or RowFaults()
+    return [document.whole for task in plan_tasks([source]) for document in structured(task, source, faults)]
 
 
 def write(path: Path, text: str) -> Path:
@@ -91,11 +93,20 @@ def test_passages_keep_running_text_together(tmp_path):
 
 
 def test_files_of_a_folder_that_are_not_read_are_named(tmp_path, capsys):
-    for name in ("a.txt", "notes.md", "b.docx"):
+    for name in ("a.txt", "notes.odt", "b.docx"):
         write(tmp_path / name, "A text of some words.")
     assert everything(Source(source=str(tmp_path))) == ["A text of some words."]
-    said = "2 of 3 files are not read, by their names: b.docx, notes.md"
+    said = "2 of 3 files are not read, by their names: b.docx, notes.odt"
     assert said in capsys.readouterr().err
+
+
+def test_files_in_markup_are_read_without_their_marks(tmp_path):
+    write(tmp_path / "a.md", "# Title\n\nSome *plain* [words](http://x.y/z) of\na text.\n\n```\ncode\n```\n")
+    write(tmp_path / "b.html.gz", "<html><body><nav>Home</nav><h1>Head</h1><p>A &amp; <b>B</b>.</p></body>")
+    write(tmp_path / "c.txt", "Not *marked* <b>up</b>.")
+    expected = ["Title\nSome plain words of a text.", "Head\nA & B.", "Not *marked* <b>up</b>."]
+    assert everything(Source(source=str(tmp_path))) == expected
+    assert everything(Source(source=str(tmp_path / "a.md"), format="text")) != expected[:1]
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -158,7 +169,7 @@ def test_a_glob_that_matches_folders_says_that_it_reads_no_file_in_them(tmp_path
 
 
 def test_folders_and_globs(tmp_path):
-    for name in ("a.txt", "b.txt", "sub/c.jsonl", "notes.md"):
+    for name in ("a.txt", "b.txt", "sub/c.jsonl", "notes.odt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write(tmp_path / name, '{"text": "x"}\n' if name.endswith("jsonl") else f"text of {name}\n")
     assert len(everything(Source(source=str(tmp_path)))) == 3
