@@ -2,22 +2,18 @@
 
 import functools
 import os
-import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from augment.core.errors import AugmentationError
+from augment.text.languages import SCRIPTS, letters_by_script, script_of
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import word_table
 
 _NOT_READ = ["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"]
 _BATCH, _BATCH_CHARACTERS = 256, 1 << 18  # texts parsed at a time, and their characters
-# Other languages are not checked.
-_SCRIPTS = {one: scripts.split() for codes, scripts in word_table("scripts.tsv") for one in codes.split()}
 _SAMPLE, _CHARACTERS = 200, 400  # texts read, evenly spaced, and characters of each
 _FEWEST = 4  # letters below which nothing is decided
-_LEAST = 0.3  # least share of the letters; a Chinese letter counts as a Latin word of 4
+_LEAST = 0.3  # least share of the letters
 
 
 def parse_texts(texts: Iterable[str], model: str, any_script: bool = False) -> Iterator[ParsedSentence]:
@@ -120,27 +116,18 @@ def _sentence(doc: Any, language: str) -> ParsedSentence:
 
 def check_language(texts: Sequence[str], language: str, parser: str) -> None:
     """Refuse texts most of whose letters, by a sample, are of another script than the parser's language."""
-    wanted = _SCRIPTS.get(language)
+    wanted = SCRIPTS.get(language)  # None: other languages are not checked
     if wanted is None:
         return
     step = max(1, len(texts) // _SAMPLE)
-    letters = Counter("".join(text[:_CHARACTERS] for text in texts[::step]))
-    found: Counter[str] = Counter()
-    for letter, count in letters.items():
-        if letter.isalpha():
-            script = _script(letter)
-            found[script] += count * (1 if script in ("LATIN", "CYRILLIC", "GREEK") else 4)
-    total = sum(found.values())
+    found = letters_by_script("".join(text[:_CHARACTERS] for text in texts[::step]))
+    total = found.total()
     share = sum(found[script] for script in wanted) / max(1, total)
     if total >= _FEWEST and share < _LEAST:
         script = found.most_common(1)[0][0]
         title = "Chinese" if script == "CJK" else script.capitalize()
-        example = next(text for text in texts[::step] if script in map(_script, filter(str.isalpha, text)))
+        example = next(text for text in texts[::step] if script in map(script_of, filter(str.isalpha, text)))
         raise AugmentationError(
             f"the parser {parser!r} is for {language!r}, and {1 - share:.0%} of it is in another script "
             f"({title}: {example[:40]!r}): give a parser for the language of the text"
         )
-
-
-def _script(letter: str) -> str:
-    return unicodedata.name(letter, "?").partition(" ")[0]

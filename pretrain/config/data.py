@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from augment.text.languages import SCRIPTS
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
@@ -143,6 +144,9 @@ class DataConfig(Section):
     """make records of pairs of texts that belong together in the documents' own structure: a heading and its
     section (Markdown, reStructuredText, HTML, wikitext), two columns of a row as title and text, a first line
     and the text below it, a sentence and the next one; structure: all of these. The unit is then record"""
+    language: str = "any"
+    """of pairs: any; same: drop those whose two texts are told to be in different languages; or codes, as de
+    or en,de: drop those in others. What is too short to be told stays. Dropped pairs are counted and shown"""
     max_length: int = Field(64, ge=8)
     """longest sequence in tokens, special tokens included"""
     long_sentences: Literal["auto", "truncate", "split", "drop"] = "auto"
@@ -210,6 +214,11 @@ class DataConfig(Section):
     def _texts_stay_whole(self) -> Self:
         no_records = self.pairs != "none" and self.unit != "record"
         refuse(no_records, f"pairs: {self.pairs} makes records, and is not for unit {self.unit}")
+        refuse(self.language != "any" and self.pairs == "none", f"language: {self.language} is for pairs")
+        if self.language not in ("any", "same"):
+            for code in self.language.split(","):
+                known = ", ".join(SCRIPTS)
+                refuse(code not in SCRIPTS, f"language: {code!r} is none of any, same, {known}")
         record, split = self.unit == "record", self.long_sentences == "split"
         whole = "is not for unit record, whose texts stay as they are"
         refuse(record and split, f"long_sentences: split {whole}")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from augment.text.cleaning import clean
+from augment.text.languages import language_of
 from pretrain.prepare.sentences import count_words, sentences_of
 from pretrain.prepare.sources.markup import Pair, sections
 
@@ -67,6 +68,21 @@ def pairs_of(
     """
     found = {kind: list(_sound(kind, _FINDERS[kind](document), counts)) for kind in kinds}
     return {kind: pairs for kind, pairs in found.items() if pairs}
+
+
+def unwanted(pair: Pair, text: str, language: str) -> str:
+    """Return why a pair of a document's text is dropped, as "of_two_languages" or "in_de"; "": it is kept.
+
+    language: any, same (both texts of a pair) or codes with commas. What is too short to be told is of the
+    language of the document.
+    """
+    if language == "any":
+        return ""
+    told = {language_of(one) for one in pair} - {""}
+    if language == "same":
+        return "of_two_languages" if len(told) > 1 else ""
+    others = (told or {language_of("\n".join(pair)) or language_of(text)}) - {"", *language.split(",")}
+    return f"in_{min(others)}" if others else ""
 
 
 def _sound(kind: str, pairs: Iterable[Pair], counts: Counter[str] | None) -> Iterator[Pair]:

@@ -28,7 +28,7 @@ from pretrain.prepare.sources.records import (
     split_joined,
 )
 from pretrain.prepare.sources.rows import RowFaults
-from pretrain.prepare.sources.structure import KINDS, pairs_of
+from pretrain.prepare.sources.structure import KINDS, pairs_of, unwanted
 from pretrain.prepare.sources.structured import structured
 from pretrain.prepare.stages.build import Build, CorpusTokenizer, choose
 from pretrain.prepare.stages.read import Scatter
@@ -86,10 +86,15 @@ class ScatterRecords(Scatter):
         for number, document in enumerate(structured(task, source, faults)):
             counts["documents"] += 1
             for kind, pairs in pairs_of(document, kinds, counts).items():
-                counts[f"pairs_of_{kind}"] += len(pairs)
-                shown[kind] = files.sample_of([*shown.get(kind, ()), *pairs], files.MOST_SHOWN)
-                yield from (TextRecord((*pair, "", ""), None, number) for pair in pairs)
-        files.ShownPairs(shown).write(self.work, rank)
+                why_not = [unwanted(pair, document.text, self.config.language) for pair in pairs]
+                kept = [pair for pair, why in zip(pairs, why_not) if not why]
+                dropped = [pair for pair, why in zip(pairs, why_not) if why]
+                counts[f"pairs_of_{kind}"] += len(kept)
+                counts.update(f"pairs_dropped_{why}" for why in why_not if why)
+                for name, some in ((kind, kept), ("dropped", dropped)):
+                    shown[name] = files.sample_of([*shown.get(name, ()), *some], files.MOST_SHOWN)
+                yield from (TextRecord((*pair, "", ""), None, number) for pair in kept)
+        files.ShownPairs({name: some for name, some in shown.items() if some}).write(self.work, rank)
         if faults.named:
             files.UnreadRows(named=faults.named).write(self.work, rank)
 
@@ -103,6 +108,10 @@ class AgreeOnColumns(PlannedStep):
         tasks, wanted = files.TaskColumns.read_all(self.work), self.config.pairs
         if not tasks and wanted != "none":
             kind = "structure" if wanted == "structure" else f"kind {wanted}"
+            dropped = files.SentenceCounts.total(self.work)
+            kind += "".join(
+                f", {name.replace('_', ' ')}: {n}" for name, n in dropped.items() if "dropped" in name
+            )
             raise UserError(f"{self.plan.described} has no pairs of {kind}: give other text, or other pairs")
         for kind in ("label", "score"):
             having, without = (

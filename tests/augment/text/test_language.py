@@ -1,8 +1,9 @@
-"""A parser is refused for text in a script other than its language's, with one message and no parse."""
+"""The language of a text, where it is told; a parser is refused for text in another script, by one error."""
 
 import pytest
 
 from augment.core.errors import AugmentationError
+from augment.text.languages import language_of
 from augment.text.parsing import check_language, find_parser, parse_texts
 
 ENGLISH = ["The old dog ran home.", "It is late."]
@@ -63,3 +64,33 @@ def test_a_parser_parses_no_other_script():
     with pytest.raises(AugmentationError, match="give a parser for the language of the text"):
         list(parse_texts(iter(CHINESE), parser))
     assert list(parse_texts(iter([]), parser)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("The old dog ran home, and it was late.", "en"),
+        ("Der alte Hund lief nach Hause, und es war schon spät.", "de"),
+        ("Le vieux chien est rentré chez lui, et il était tard pour la promenade.", "fr"),
+        ("El perro viejo corrió a casa, y ya era muy tarde para los paseos.", "es"),
+        ("O cão velho correu para casa, e já não era cedo para os passeios.", "pt"),
+        ("Den gamle hund løb hjem efter maden, og så blev det af med sig selv.", "da"),
+        ("Den gamle hunden løp hjem etter maten, og så ble det noe av seg selv.", "nb"),
+        ("Старая собака побежала домой, и она была не так рада, как его кошка.", "ru"),
+        ("Стара собака побігла додому, і вона не була така рада, як його кішка, що спить.", "uk"),
+        ("Ο γέρικος σκύλος έτρεξε σπίτι.", "el"),
+        ("老狗跑回家了，天已经很晚了。", "zh"),
+        ("年老いた犬は家に走って帰った。", "ja"),
+        ("늙은 개가 집으로 달려갔다.", "ko"),
+        ("მოხუცი ძაღლი სახლში გაიქცა.", "georgian"),
+        ("이 함수는 PyTorch 의 tensor 를 반환합니다", "ko"),
+        ("", ""),
+        ("12.5 % !", ""),
+        ("DataLoader Tensor", ""),  # too little to tell
+        ("I do, do I? I do!", ""),  # words of Polish too
+        ("import torch as nn", ""),
+        ("x = y + z", ""),
+    ],
+)
+def test_the_language_of_a_text(text, language):
+    assert language_of(text) == language

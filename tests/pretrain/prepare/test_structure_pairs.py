@@ -152,3 +152,53 @@ def test_a_table_in_utf_16_is_refused_and_an_article_has_the_name_of_its_file(tm
     (document,) = structured(plan_tasks([source], structure=True)[0], source, RowFaults())
     pairs = [("Ada Lovelace", "She was born in London."), ("Ada Lovelace: Work", "She wrote notes.")]
     assert list(document.sections) == pairs
+
+
+GERMAN = "Das Werkzeug wird von vielen benutzt, und es ist nicht neu. Man kann es auch mit der Hand bedienen."
+ENGLISH = "The tool is used by many, and it is not new. It may be used by hand, too, if that is wanted."
+
+
+@pytest.mark.parametrize(
+    "language,kept,dropped",
+    [
+        ("any", {"en", "de", "two"}, {}),
+        ("same", {"en", "de"}, {"pairs_dropped_of_two_languages": 1}),
+        ("de", {"de"}, {"pairs_dropped_in_en": 2}),
+        ("en,de", {"en", "de", "two"}, {}),
+    ],
+)
+def test_pairs_in_other_languages_are_dropped_counted_and_shown(tmp_path, capsys, language, kept, dropped):
+    page = "# {}\n\n{}\n"
+    headings = {"en": "How this is to be used by all", "de": "Wie das von allen zu benutzen ist"}
+    for name, heading, text in (
+        ("en", headings["en"], ENGLISH),
+        ("de", headings["de"], GERMAN),
+        ("two", headings["de"], ENGLISH),
+    ):
+        (tmp_path / f"{name}.md").write_text(page.format(heading, text))
+    settings = {"pairs": "heading", "language": language, "max_length": 96, "heldout": 0}
+    manifest = prepare(config(tmp_path, **settings), tmp_path / "out", workers=1, progress=False)
+    texts = {
+        "en": (headings["en"], ENGLISH),
+        "de": (headings["de"], GERMAN),
+        "two": (headings["de"], ENGLISH),
+    }
+    assert pairs(tmp_path / "out") == {texts[name] for name in kept}
+    counts = manifest["counts"]
+    assert {name: count for name, count in counts.items() if name.startswith("pairs_dropped")} == dropped
+    assert counts["pairs_of_heading"] == counts["records"] == len(kept)
+    assert len(manifest["pairs"].get("dropped", [])) == 3 - len(kept)
+    said = summary(manifest, tmp_path / "out")
+    assert ("  dropped    " in said) == bool(dropped)
+
+
+def test_a_text_in_another_language_alone_is_told(tmp_path):
+    (tmp_path / "page.md").write_text(f"# Wie das zu benutzen ist\n\n{GERMAN}\n")
+    with pytest.raises(UserError, match="no pairs of kind heading, pairs dropped in de: 1: give other text"):
+        prepare(config(tmp_path, pairs="heading", language="fr"), tmp_path / "out", workers=1, progress=False)
+    for language, pairs_wanted, match in (
+        ("xx", "heading", "'xx' is none of any, same, ar"),
+        ("de", "none", "language: de is for pairs"),
+    ):
+        with pytest.raises(UserError, match=match):
+            data_config({"sources": [str(tmp_path)], "pairs": pairs_wanted, "language": language})
