@@ -8,6 +8,7 @@ Each is fitted on text, nothing is trained, and each is a folder that sentence-t
 | whitening (Su et al. 2021) | `Dense` | W (x - mean), covariance 1 over the text |
 | first components removed (Mu and Viswanath 2018) | `Dense` | (I - U U') (x - mean) |
 | static table (as model2vec) | `StaticEmbedding` | mean over tokens of one vector each |
+| the same, whitened | `StaticEmbedding` | W (x - mean) of that mean x, in the rows themselves |
 
 sif: w(t) = a / (a + p(t)), a = 0.001 (Arora, Liang and Ma 2017, equation 3), p(t): share of t among the
 text's tokens. idf: w(t) = ln((1 + N) / (1 + n(t))) + 1, n(t) of the N texts have t (scikit-learn's, smooth).
@@ -263,10 +264,10 @@ def derive(name: str, out: str, fit: Derivation) -> list[str]:
         raise UserError(f"--out {out} is the model's own folder; name another")
     require_replaceable(folder)
     weighted, mapped = fit.pooling in WEIGHTINGS, fit.whiten is not None or fit.remove > 0
-    if (fit.static and (weighted or mapped)) or (fit.whiten is not None and fit.remove):
-        raise UserError("--static, --whiten and --remove go one by one, --pooling with the last two")
+    if fit.remove and (fit.static or fit.whiten is not None):
+        raise UserError("--remove goes with neither --whiten nor --static: leave one of them out")
     prepared = os.path.isfile(os.path.join(fit.text, MANIFEST))
-    if weighted and mapped and prepared:
+    if weighted and mapped and prepared and not fit.static:
         raise UserError(
             f"--pooling {fit.pooling} with a map needs text, and {fit.text} is prepared data: name its "
             "sources"
@@ -285,33 +286,56 @@ def derive(name: str, out: str, fit: Derivation) -> list[str]:
         done.append(f"{kind} weights of {len(counts.occurrences):,} tokens, from {counts.texts:,} texts")
         return counts.weights(kind)
 
-    if weighted:
-        model = weigh_tokens(model, weights(fit.pooling), name)
-    if mapped:
-        vectors = _unscaled_vectors(source, fit.pooling, model, given, fit.sentences or MOST_SENTENCES)
-        if len(vectors) <= vectors.shape[1]:
-            few = f"{len(vectors):,} different sentences and vectors of {vectors.shape[1]} numbers"
-            raise UserError(
-                f"--text {fit.text}: {few}: give more sentences than numbers, better ten times as many"
-            )
-        if fit.remove:
-            matrix, bias = without_components(vectors, fit.remove)
-        else:
-            matrix, bias = whitening(vectors, fit.whiten or 0)
-        model = map_vectors(model, matrix, bias)
-        what = f"without the first {fit.remove}" if fit.remove else f"whitened, {matrix.shape[1]}"
-        done.append(f"{what} of {len(matrix)} components, fitted on {len(vectors):,} sentences")
+    most = fit.sentences or MOST_SENTENCES
     if fit.static:
         table = token_vectors(model, fit.static == ENCODED)
-        if fit.static == ENCODED:
-            # model2vec's: the components by which the vectors vary most, each row times its token's weight
-            width = min(table.shape[1], table_width(len(table)))
+        width = min(table.shape[1], table_width(len(table)))
+        if not mapped and fitted:  # model2vec's: the components by which the rows vary most
             mean, _, basis = _components(table)
-            table = ((table - mean) @ basis[:, :width] * weights(SIF)[:, None]).astype(np.float16)
+            table = (table - mean) @ basis[:, :width]
+        if weighted or (fitted and not mapped):
+            table = table * weights(fit.pooling if weighted else SIF)[:, None]
+        if mapped:  # exact: the mean of mapped rows is the map of their mean
+            vectors = _means_of_rows(table, given, model, source.location, most)
+            matrix, bias = _fit_map(fit, vectors, width, done)
+            table = table @ matrix + bias
+        if np.abs(table).max() > np.finfo(np.float16).max:
+            raise UserError(
+                "rows of tokens that the text lacks are too large for float16: give more text, or keep fewer"
+            )
+        if fitted:
+            table = table.astype(np.float16)
         model = _static_model(model, table)
         done.append(f"static table: {len(table):,} tokens x {table.shape[1]}, {table.nbytes / 1e6:.1f} MB")
+    else:
+        if weighted:
+            model = weigh_tokens(model, weights(fit.pooling), name)
+        if mapped:
+            vectors = _unscaled_vectors(source, fit.pooling, model, given, most)
+            model = map_vectors(model, *_fit_map(fit, vectors, vectors.shape[1], done))
     save(model, folder)
     return done
+
+
+def _fit_map(
+    fit: Derivation, vectors: np.ndarray, width: int, done: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return W float64[d, k] and b of the map that is asked for, k at most `width`; say in `done` which."""
+    if len(vectors) <= vectors.shape[1]:
+        few = f"{len(vectors):,} different sentences and vectors of {vectors.shape[1]} numbers"
+        raise UserError(
+            f"--text {fit.text}: {few}: give more sentences than numbers, better ten times as many"
+        )
+    if width < (fit.whiten or 0) <= vectors.shape[1]:
+        raise UserError(f"--whiten {fit.whiten}: keep {width} at most, with which a table has 8 MB")
+    if fit.remove:
+        matrix, bias = without_components(vectors, fit.remove)
+    else:
+        matrix, bias = whitening(vectors, fit.whiten or 0)
+    kept = min(width, matrix.shape[1])
+    what = f"without the first {fit.remove}" if fit.remove else f"whitened, {kept}"
+    done.append(f"{what} of {len(matrix)} components, fitted on {len(vectors):,} sentences")
+    return matrix[:, :kept], bias[:kept]
 
 
 def _unscaled_vectors(
@@ -340,14 +364,33 @@ def _unscaled_vectors(
             f"--text {given} is prepared data of up to {reader.max_length} tokens without a prompt, and "
             f"{source.name} reads {runs.longest} behind the prompt {opened.prompt!r}: name its sources"
         )
+    rows = _stored_rows(reader, max_texts)
+    return embed_rows(runs.encoder, rows, [name])[name]
+
+
+def _stored_rows(reader: ShardReader, max_texts: int) -> list[np.ndarray]:
+    """Return the tokens of texts of prepared data, int64, evenly spaced."""
     rows = list[np.ndarray]()
     chunks = evenly_spaced(range(reader.num_chunks), -(-max_texts // ROWS_OF_A_CHUNK))
     for chunk in chunks:
         stored = reader.read(chunk).stored
         there = np.flatnonzero(stored.lengths)  # of a record's columns
         rows += [stored[row] for row in evenly_spaced(there.tolist(), -(-max_texts // len(chunks)))]
-    rows = [row.astype(np.int64) for row in evenly_spaced(rows, max_texts)]
-    return embed_rows(runs.encoder, rows, [name])[name]
+    return [row.astype(np.int64) for row in evenly_spaced(rows, max_texts)]
+
+
+def _means_of_rows(
+    table: np.ndarray, given: str | Sequence[str], model: Any, location: str, max_texts: int
+) -> np.ndarray:
+    """Return the mean of the rows of the tokens of each text, float32[N, d], special tokens left out."""
+    if isinstance(given, str):
+        found = _stored_rows(_open_prepared(given, model, location), max_texts)
+    else:
+        parts = read_tokens(evenly_spaced(given, max_texts), model, location)
+        found = [part[row] for part in parts for row in range(len(part))]
+    outer = [model.tokenizer.cls_token_id, model.tokenizer.sep_token_id]
+    texts = [row[~np.isin(row, outer)] for row in found]
+    return np.stack([table[row].mean(0) for row in texts if len(row)]).astype(np.float32)
 
 
 def _static_model(model: Any, table: np.ndarray) -> Any:

@@ -50,7 +50,8 @@ class Derivation(BaseModel, frozen=True, use_attribute_docstrings=True):
     remove: Natural = 0
     """remove the first N principal components of the vectors of --text, and the mean"""
     static: Literal["", "encoded", "input"] = ""
-    """one vector per token in place of the encoder: "encoded" alone, or the "input" rows"""
+    """one vector per token in place of the encoder: "encoded" alone, or the "input" rows; with --whiten or
+    --pooling sif or idf these are whitened, or times their weights, 8 MB in all"""
     text: str = ""
     """what this is fitted on, as `clearly prepare` reads it; or prepared data"""
     sentences: Count | None = None

@@ -325,6 +325,47 @@ def test_the_input_rows_as_a_static_table(models, tmp_path):
         np.testing.assert_allclose(found, [expected, expected], atol=1e-6)
 
 
+@pytest.mark.parametrize("weighting", ["", "sif"])
+@pytest.mark.parametrize("static", ["input", "encoded"])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_whitened_table_is_the_whitened_mean_of_its_rows(models, tmp_path, static, weighting, prepared):
+    """Mean 0 and covariance 1 over the text; of weighted rows Arora's mean, by the number of tokens."""
+    text = models["text"]
+    if prepared:
+        sources = {"sources": [{"source": str(text)}], "tokenizer": str(models["bert"])}
+        text = tmp_path / "data"
+        prepare(data_config(sources | {"min_words": 1, "heldout": 0}), text, 1, progress=False)
+    out = export(models, "bert", tmp_path / "out", static=static, whiten=0, pooling=weighting, text=text)
+    by_library, ours = (one.astype(np.float64) for one in read_everywhere(out, AGAIN[:-2], packed=False))
+    np.testing.assert_allclose(ours, by_library, atol=1e-6 * np.linalg.norm(by_library, axis=1).max())
+    tokenizer = AutoTokenizer.from_pretrained(models["bert"])
+    model = derived.open_base(derived.resolve(str(models["bert"])), "")
+    rows = derived.token_vectors(model, static == "encoded").astype(np.float64)
+    texts = list(dict.fromkeys(TEXTS))
+    if weighting:
+        ids = Ragged.from_sequences(tokenizer(texts)["input_ids"])
+        rows *= TokenCounts.of([ids], len(tokenizer)).weights("sif")[:, None]
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    means = np.stack([rows[one].mean(0) for one in ids])
+    matrix, bias = derived.whitening(means.astype(np.float32))
+    expected = means @ matrix + bias
+    found = SentenceTransformer(str(out), device="cpu").encode(texts).astype(np.float64)
+    # up to the axes' signs, which the order of the text moves; rows are float16
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=0.02 * len(matrix))
+    np.testing.assert_allclose(found.mean(0), 0, atol=2e-2)
+    np.testing.assert_allclose(np.cov(found.T, bias=True), np.eye(len(found.T)), atol=2e-2)
+
+
+def test_a_whitened_table_has_8_mb_at_most(models, tmp_path, monkeypatch, capsys):
+    tokenizer = AutoTokenizer.from_pretrained(models["bert"])
+    monkeypatch.setattr(derived, "TABLE_BYTES", 2 * 8 * len(tokenizer))
+    export(models, "mean", tmp_path / "out", static="input", whiten=0)
+    assert "whitened, 8 of 32 components" in (said := capsys.readouterr().out)
+    assert f"{len(tokenizer):,} tokens x 8" in said
+    with pytest.raises(UserError, match="--whiten 9: keep 8 at most, with which a table has 8 MB"):
+        export(models, "mean", tmp_path / "none", static="input", whiten=9)
+
+
 @pytest.mark.parametrize(
     "tokens,width", [(30522, 128), (50368, 72), (250002, 8), (1_000_000, 4), (5_000_000, 1)]
 )
@@ -353,8 +394,13 @@ def test_mistakes_are_named(tmp_path, models):
         ("mean", {"pooling": "cls", "whiten": 2, "text": text}, "brings its own pooling"),
         ("bert", {"pooling": "ifd", "text": text}, "unknown pooling 'ifd'"),
         ("bert", {"pooling": "pooler", "text": text}, "no modules that a folder could name"),
-        ("mean", {"static": "encoded", "whiten": 2, "text": text}, "go one by one"),
-        ("mean", {"remove": 1, "whiten": 2, "text": text}, "go one by one"),
+        ("mean", {"static": "encoded", "remove": 2, "text": text}, "neither --whiten nor --static"),
+        ("mean", {"remove": 1, "whiten": 2, "text": text}, "neither --whiten nor --static"),
+        (
+            "mean",
+            {"static": "input", "whiten": 33, "text": text},
+            r"vary in \d+ of 32 dimensions: keep fewer",
+        ),
         ("mean", {"static": "all", "text": text}, "--static"),
         ("mean", {"text": text}, "--text goes with .*--static: give one"),
         ("mean", {"sentences": 5}, "--sentences goes with .*--static: give one"),

@@ -45,7 +45,7 @@ def start(
         seeds: three or more for a record.
         text: the corpus, files between commas: of data that are not there, or whose files were moved.
         derive: what is entered is made of the encoder, within the time, by flags of `clearly export` that are
-            fitted on the prepared data, between commas: whiten=0.
+            fitted on the prepared data, between commas: whiten=0; of a table static=input,whiten=0.
         score: false leaves the scores, and a look at the text of prepared data, to the same command on
             another machine, without --score.
     """

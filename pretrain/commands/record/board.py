@@ -54,7 +54,7 @@ def enter(folder: Path, board: Path) -> Path:
     record["command"] = (
         f"clearly record start {track} --recipe docs/records/{name}/{RECIPE} --text {texts} "
         f"--data data/{name} --eval-data DIR --seeds {','.join(record['seeds'])} --out runs/{name}"
-        + (f" --derive {derive}" if derive and not TRACKS[track].table_bytes else "")
+        + (f" --derive {derive}" if derive else "")
     )
     place = board / name
     make_folder(place)

@@ -83,15 +83,18 @@ def begin(
 
 
 def _flags_of(derive: str, track: Track) -> str:
-    if derive and (track.table_bytes or track.target):
-        made = "a static table" if track.table_bytes else "an encoder by training alone"
-        raise UserError(f"--derive: the track makes {made}, and nothing else")
+    if derive and track.target:
+        raise UserError("--derive: the track makes an encoder by training alone, and nothing else")
+    allowed = r"((whiten|remove)=\d+(,sentences=\d+)?|pooling=(sif|idf))?"
+    said = "whiten=N or remove=N (and ,sentences=N), or pooling=sif or idf"
     if track.table_bytes:
-        return "static=encoded"
-    if derive and not re.fullmatch(r"(whiten|remove)=\d+(,sentences=\d+)?|pooling=(sif|idf)", derive):
-        raise UserError(
-            f"--derive {derive}: give whiten=N or remove=N (and ,sentences=N), or pooling=sif or idf"
+        derive = derive or "static=encoded"
+        allowed = r"static=(encoded|input)(,pooling=(sif|idf))?(,whiten=\d+(,sentences=\d+)?)?"
+        said = (
+            "static=encoded or static=input, and then ,pooling=sif or idf, and ,whiten=N (and ,sentences=N)"
         )
+    if not re.fullmatch(allowed, derive):
+        raise UserError(f"--derive {derive}: give {said}")
     return derive
 
 

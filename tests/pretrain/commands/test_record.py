@@ -428,11 +428,13 @@ def test_a_static_table_is_entered_in_place_of_the_encoder(board, tmp_path, monk
     monkeypatch.setitem(TRACKS, "tiny", Track(900, table_bytes=8_000_000))
     given = []
     monkeypatch.setattr(training, "evaluate", lambda *words: given.append(words) or {})
-    with pytest.raises(UserError, match="--derive: the track makes a static table"):
+    with pytest.raises(UserError, match="--derive remove=1: give static=encoded or static=input"):
         board.start(tmp_path / "out", seeds=4)
     with pytest.raises(UserError, match="--derive step=1: give whiten=N"):
         call(start, "cpu2-1m", out=tmp_path / "out", derive="step=1", **board.flags)
-    board.start(tmp_path / "out", "", seeds=4)
+    tables = [training._flags_of(given, TRACKS["tiny"]) for given in ("", "static=input,whiten=0")]
+    assert tables == ["static=encoded", "static=input,whiten=0"]
+    board.start(tmp_path / "out", "static=input,pooling=sif", seeds=4)
     run = tmp_path / "out" / "seed-4"
     ((model, report, _, _),) = given
     assert (model, report) == (run / "derived", tmp_path / "out" / "scores" / "seed-4")
