@@ -10,45 +10,20 @@ there, a mark stands alone between blanks, and no capital letter tells that a se
 import re
 
 from augment.text.cleaning import clean
-from augment.text.word_forms import word_set
+from augment.text.word_forms import named_words
 
 # Titles and references: a name or a number follows, never a new sentence.
-_NEVER_ENDS = word_set(
-    "mr mrs ms messrs mme mlle dr drs prof rev revd hon fr sr st ste mt gen col lt maj capt cpt cmdr adm "
-    "sgt cpl pvt gov sen rep pres amb supt insp det fig figs eq eqs ref refs sec secs chap ch vol vols no "
-    "nos nr pp pg art ext cf viz vs e.g i.e eg ie ca approx esp incl excl resp al jan feb apr aug sept oct "
-    "nov dec dept univ assn bros op cit ed eds trans p.s ps ibid lit var spp subsp govt assoc dist elev "
-    "misc orig pron illus intl natl anon abbr "
-    "bzw ggf evtl vgl sog inkl insb bspw hrsg geb mio mrd abb abs bd kap"  # German
-)
+_NEVER_ENDS = named_words("sentences.never_ends")
 # Abbreviations that also close sentences: only a word that commonly opens one decides for an end.
-_MAY_END = word_set(
-    "etc inc ltd co corp llc plc jr sr bros est ave blvd rd bldg apt mt ft lb lbs oz min max hr hrs sq km "
-    "cm mm kg ph.d m.d b.a m.a b.sc m.sc a.m p.m a.d b.c u.s u.k u.n u.s.a d.c e.u i.e e.g"
-)
-_OPENERS = word_set(
-    "the a an this that these those it its he she they we you i his her their our my in on at by for from "
-    "with to of as if so when while after before during since although though but and however also then "
-    "there here what who where why how some many most all each both other another one no not after because "
-    "under over according later meanwhile today thus therefore moreover furthermore"
-)
+_MAY_END = named_words("sentences.may_end")
+_OPENERS = named_words("sentences.openers")
 # Of those, the words that hardly ever continue a sentence after an abbreviation: without capitals they
 # alone decide.
-_SUBJECTS = word_set(
-    "the this these those it he she they we you i his her their our my there however meanwhile"
-)
-_NUMBERED = word_set("no nos nr vol vols fig figs pp pg ch chap art sec eq op ext abb abs bd kap")
+_SUBJECTS = named_words("sentences.subjects")
+_NUMBERED = named_words("sentences.numbered")
 # German writes ordinals as "26." and nouns with a capital: before these, such a number ends no sentence.
-_AFTER_ORDINALS = word_set(
-    "Januar Jänner Februar Feber März April Mai Juni Juli August September Oktober November Dezember "
-    "Jan Feb Mär Apr Jun Jul Aug Sep Sept Okt Nov Dez "
-    "Jahrhundert Jahrhunderts Jahrhunderte Jahrhunderten Jh Jhd Jhs Jahrtausend Jahrtausends "
-    "Weltkrieg Weltkriegs Weltkrieges"
-)
-_SPEECH = word_set(
-    "said says say asked asks replied answered cried shouted whispered muttered murmured exclaimed added "
-    "continued called thought began demanded snapped yelled screamed sighed laughed"
-)
+_AFTER_ORDINALS = named_words("sentences.after_ordinals")
+_SPEECH = named_words("sentences.speech")
 
 _ABBREVIATIONS = _NEVER_ENDS | _MAY_END
 # Western marks end before white space alone; Chinese full stops need none
