@@ -13,6 +13,7 @@ corpus is never found. So has it sentence-transformers' InformationRetrievalEval
 are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
 """
 
+import sys
 from collections.abc import Mapping
 from glob import escape
 from pathlib import Path
@@ -47,6 +48,8 @@ THIRTEEN = tuple(f"Nano{name}" for name in f"{_THIRTEEN} SciFact Touche2020".spl
 
 def read(folder: Path) -> RetrievalSet:
     """Read a set; queries keep the order of the files."""
+    if fault := lacking(folder):
+        raise UserError(fault)
     documents = dict(sorted(_texts(folder, "corpus").items()))
     queries = _texts(folder, "queries")
     rows = {name: row for row, name in enumerate(documents)}
@@ -63,13 +66,9 @@ def read(folder: Path) -> RetrievalSet:
     judged_queries = [name for name in queries if name in relevant]
     if not judged_queries:
         raise UserError(f"{folder}: no query has a relevant document; fetch the set again")
-    counts = (
-        (len(rows) - len(documents), "relevant documents", "corpus"),
-        (len(relevant) - len(judged_queries), "queries of qrels", "queries"),
-    )
-    missing = [
-        f"{what} missing in {part}, or without text: {count:,}" for count, what, part in counts if count
-    ]
+    absent, unasked = len(rows) - len(documents), len(relevant) - len(judged_queries)
+    missing = [f"relevant documents missing in corpus, or without text: {absent:,}"] * bool(absent)
+    missing += [f"queries of qrels missing in queries, or without text: {unasked:,}"] * bool(unasked)
     return RetrievalSet(
         list(documents.values()),
         [queries[name] for name in judged_queries],
@@ -123,10 +122,7 @@ def _texts(folder: Path, part: str) -> dict[str, str]:
 
 
 def _rows(folder: Path, part: str) -> list[tuple[Path, dict]]:
-    paths = part_files(folder, part)
-    if not paths:
-        raise UserError(lacking(folder))
-    return [(path, row) for path in paths for row in _read_rows(path)]
+    return [(path, row) for path in part_files(folder, part) for row in _read_rows(path)]
 
 
 def _read_rows(path: Path) -> list[dict]:
@@ -159,10 +155,8 @@ def evaluate(
     document_prompt: str = "",
 ) -> Evaluation:
     """Evaluate retrieval on sets, by name as `read` read them; prompts stand before every text."""
-    prompts = {
-        "queries": query_prompt or model.query_prompt,
-        "documents": document_prompt or model.document_prompt,
-    }
+    chosen = query_prompt or model.query_prompt, document_prompt or model.document_prompt
+    prompts = dict(zip(("queries", "documents"), chosen))
     protocol = "cosine, exact search, figures of the first 10 and 100 documents"
     protocol += "".join(f"; {what} begin with {prompt!r}" for what, prompt in prompts.items() if prompt)
 
@@ -175,11 +169,8 @@ def evaluate(
             evaluation.incomplete(f"{name}: {data.missing}")
         return add_figures(own, (queries, documents), evaluation, **sizes)
 
-    return Frozen("nanobeir", protocol, (), _read_set, add).evaluate(model, loaded)
-
-
-def _read_set(name: str, data: str) -> RetrievalSet:
-    return read(find(data, FOLDER) / name)
+    declared = Frozen("nanobeir", protocol, (), lambda name, data: read(find(data, FOLDER) / name), add)
+    return declared.evaluate(model, loaded)
 
 
 def add_average(result: Evaluation) -> None:
@@ -193,23 +184,30 @@ def add_average(result: Evaluation) -> None:
 def main(model: Model, *, query_prompt: str = "", document_prompt: str = "", flags: FrozenFlags) -> int:
     """Rank documents by cosine on sets in NanoBEIR's format; nDCG@10, and more in the file of results.
 
-    Tasks are the folders below DIR/NanoBEIR; by default all.
+    Tasks are the folders below DIR/NanoBEIR; by default all that can be read.
 
     Args:
         query_prompt: text that stands before every query, for models that were trained with one; without
             it, the model's own.
         document_prompt: the same for documents.
     """
-    there = available(flags.eval_data)
-    if not there:
-        raise UserError(f"{find(flags.eval_data, FOLDER)} holds no set: a folder such as NanoMSMARCO")
+    root, there = find(flags.eval_data, FOLDER), available(flags.eval_data)
     names = [known_name(name, there, "set") for name in flags.tasks] or there
-    # before the model: a damaged file should not cost the loading
-    loaded = {name: _read_set(name, flags.eval_data) for name in names}
+    loaded = dict[str, RetrievalSet]()
+    for name in names:  # before the model: a damaged file should not cost the loading
+        try:
+            loaded[name] = read(root / name)
+        except UserError as error:
+            if flags.tasks:
+                raise
+            print(f"left out: {error}", file=sys.stderr)
+    if not loaded:
+        raise UserError(f"{root} holds no set that can be read: a folder such as NanoMSMARCO")
     opened = open_model(model, flags.pooling, precision=flags.precision)
-    return run_and_write(
+    run_and_write(
         opened, flags.out, lambda opened: evaluate(opened, loaded, query_prompt, document_prompt), add_average
     )
+    return int(any(not lacking(root / name) for name in names if name not in loaded))
 
 
 if __name__ == "__main__":

@@ -305,7 +305,7 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False  # the name of something
     if i and (words[i - 1] in _JOINTS or (words[i - 1][:1].isupper() and sentence.pos[i - 1] == "PROPN")):
         return False
-    if tag == "NN" and [word.lower() for word in words[max(0, i - 2) : i]] == ["in", "the"]:
+    if before[-2:] == ["in", "the"] and (tag == "NN" or not behind.startswith("NN")):
         return False  # "in the red"
     around = " ".join(words[max(0, j - 2) : j + 3]).lower().replace("&", "and")
     if " black and white " in f" {around} " or _is_of_people(sentence, i, before):
@@ -322,10 +322,8 @@ def _is_seen(sentence: ParsedSentence, i: int, previous: list[str]) -> bool:
     """Return whether a word such as "gold" describes looks: behind a shade or verb, or beside a colour."""
     if sentence.tags[i] != "JJ":
         return False
-    if i and previous[-1] in _SHADES:
-        return True
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
-    if i and behind[:2] not in ("NN", "JJ") and previous[-1] in _LOOKS:
+    if i and (previous[-1] in _SHADES or (previous[-1] in _LOOKS and behind[:2] not in ("NN", "JJ"))):
         return True
     around = [word.lower() for word in (*sentence.words[max(0, i - 2) : i], *sentence.words[i + 1 : i + 3])]
     return not {"and", "or", ","}.isdisjoint(around) and any(COLOURS.get(word) is False for word in around)
@@ -352,8 +350,10 @@ def _is_of_people(sentence: ParsedSentence, i: int, previous: list[str]) -> bool
     before_verb = i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
     is_said = before_verb and sentence.tags[i - 1][:2] == "VB"
     around = {*previous, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
+    pairs = zip(sentence.words, sentence.words[1:])
     return (
         is_noun
+        or any(one.lower() in _SKIN and noun.lower() in _GROUPS["black"] for one, noun in pairs)
         or (is_said and behind[:2] not in ("NN", "JJ"))
         or (i > 0 and previous[-1] in _SHARES)
         or not _OF_PERSONS.isdisjoint(around)

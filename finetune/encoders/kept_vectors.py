@@ -123,6 +123,9 @@ class KeptVectors:
             if path in self._digests and self._digests[path].isdisjoint(wanted):
                 continue
             if (read := read_file(path)) is None:  # removed, or damaged
+                if path.is_file():
+                    print(f"note: {path} is damaged and removed: its vectors are made again", file=sys.stderr)
+                    remove_file(path)
                 continue
             self._digests[path] = frozenset(read[0])
             used = {digest: row for digest, row in zip(*read, strict=True) if digest in wanted}
@@ -136,10 +139,9 @@ class KeptVectors:
         """Write a file of vectors float32[N, d]; a disk that is full costs the file, not the evaluation."""
         if not np.isfinite(vectors).all():
             return  # the evaluation says so
-        folder = self.folder(pooling)
-        path = folder / f"{uuid.uuid4().hex}{SUFFIX}"
+        path = self.folder(pooling) / f"{uuid.uuid4().hex}{SUFFIX}"
         try:
-            make_folder(folder)
+            make_folder(path.parent)
             replace_durably(path, file_content(names, vectors))
         except OSError as error:
             print(f"note: vectors are not kept: {error}", file=sys.stderr)

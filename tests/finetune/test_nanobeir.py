@@ -269,11 +269,23 @@ def test_the_command_and_the_average(run_folder, tmp_path):
     tasks = read_result(tmp_path / "out/nanobeir-mean.json").tasks
     mean = np.mean([tasks[name].value for name in THIRTEEN])
     assert len(tasks) == 15 and tasks["average of 13"].value == pytest.approx(mean)
-    (tmp_path / "NanoBEIR" / "drafts").mkdir()
-    with pytest.raises(UserError, match="drafts has no corpus"):
-        call(main, run_folder, **flags)
     with pytest.raises(UserError, match="unknown set 'NanoFEVR'; did you mean 'NanoFEVER'"):
         call(main, run_folder, tasks="NanoFEVR", **flags)
+
+
+def test_an_odd_folder_does_not_stop_the_others(run_folder, tmp_path, capsys):
+    sets, flags = tmp_path / "NanoBEIR", {"eval_data": tmp_path, "out": tmp_path / "out"}
+    write_set(sets / "Mine", rows_of(*made(1, 20, 4)), "jsonl")
+    (sets / "drafts").mkdir()
+    assert call(main, run_folder, **flags) == 0
+    assert f"left out: {sets / 'drafts'} has no corpus" in capsys.readouterr().err
+    (write_set(sets / "Broken", rows_of(*made(2, 20, 4)), "jsonl") / "qrels.jsonl").write_text("{")
+    assert call(main, run_folder, **flags) == 1
+    assert f"left out: {sets / 'Broken' / 'qrels.jsonl'}, line 1: no JSON" in capsys.readouterr().err
+    assert set(read_result(tmp_path / "out/nanobeir-mean.json").tasks) == {"Mine"}
+    for name, why in (("drafts", "drafts has no corpus"), ("Broken", "no JSON")):
+        with pytest.raises(UserError, match=why):
+            call(main, run_folder, tasks=name, **flags)
 
 
 @pytest.mark.parametrize(

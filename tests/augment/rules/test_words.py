@@ -43,6 +43,12 @@ def test_colours_whole_words_only():
             "Green/JJ tea/NN ,/, black/JJ holes/NNS ,/, gold/JJ medals/NNS",
         ),
         ("It is in the black.", "It/PRP is/VBZ in/IN the/DT black/NN ./."),
+        ("It was in the red last year.", "It/PRP was/VBD in/IN the/DT red/JJ last/JJ year/NN ./."),
+        (
+            "Are black people so black?",
+            "Are/VBP black/JJ people/NNS so/RB black/JJ ?/.",
+        ),
+        ("A red alga, brown algal mats", "A/DT red/JJ alga/NN ,/, brown/JJ algal/JJ mats/NNS"),
         ("Black beans, a silver platter", "Black/JJ beans/NNS ,/, a/DT silver/JJ platter/NN"),
         ("A black and white photo", "A/DT black/JJ and/CC white/JJ photo/NN"),
         (

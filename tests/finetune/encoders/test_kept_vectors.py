@@ -85,7 +85,7 @@ def test_a_damaged_file_is_never_read(tmp_path):
     assert read_file(path) is None and read_file(tmp_path / "gone.vectors") is None
 
 
-def test_what_is_damaged_or_removed_is_encoded_again(tmp_path):
+def test_what_is_damaged_is_said_and_encoded_again_as_what_is_removed(tmp_path, capsys):
     encode, texts = Counting(), ["one", "two"]
     opened = KeptVectors(tmp_path, {})
     first = opened.vectors(texts, ["cls"], encode)["cls"]
@@ -93,6 +93,9 @@ def test_what_is_damaged_or_removed_is_encoded_again(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     np.testing.assert_array_equal(opened.vectors(texts, ["cls"], encode)["cls"], first)
     assert encode.asked == texts * 2
+    assert f"note: {path} is damaged and removed" in capsys.readouterr().err
+    opened.vectors(texts, ["cls"], encode)
+    assert "damaged" not in capsys.readouterr().err and len(list(tmp_path.glob("*/*.vectors"))) == 1
     for file in tmp_path.glob("*/*.vectors"):
         file.unlink()
     np.testing.assert_array_equal(opened.vectors(texts, ["cls"], encode)["cls"], first)
