@@ -331,8 +331,7 @@ def _is_seen(sentence: ParsedSentence, i: int, previous: list[str]) -> bool:
 
 def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
     """Return the nouns behind a colour: "water" of "black and grey water", two of "black jury members"."""
-    words = sentence.words
-    k = j + 1
+    words, k = sentence.words, j + 1
     while sentence.lower(k) in ("and", "or", ",", "&") and sentence.lower(k + 1) in COLOURS:
         k += 2
     end = k + 1
@@ -347,8 +346,9 @@ def _is_of_people(sentence: ParsedSentence, i: int, previous: list[str]) -> bool
         return False
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
     is_noun = (sentence.tags[i] == "NN" and previous[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
-    before_verb = i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
-    is_said = before_verb and sentence.tags[i - 1][:2] == "VB"
+    is_said = (
+        i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP") and sentence.tags[i - 1][:2] == "VB"
+    )
     around = {*previous, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
     pairs = zip(sentence.words, sentence.words[1:])
     return (

@@ -164,8 +164,10 @@ class Mlflow(Tracker):
     def open(self) -> None:
         import mlflow
 
-        make_folder(self.place)
         place, server = self.place.resolve(), os.environ.get("MLFLOW_TRACKING_URI")
+        if not server:  # seconds, in which the run folder may go: the library would make it again
+            importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
+        make_folder(self.place)
         self._client = mlflow.MlflowClient(server or f"sqlite:///{place / 'mlflow.db'}")
         # a server keeps artifacts where it wants; the local database would beside the working folder
         artifacts = None if server else f"file://{place}/mlflow"

@@ -1,6 +1,9 @@
 """A run folder that is renamed or removed while ranks train: all stop, and nothing is made again."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,38 @@ def test_what_lies_in_a_folder_that_lost_its_name_is_not_written(tmp_path):
     lines.close()
     assert sorted(path.name for path in (tmp_path / "away").iterdir()) == [LOCK, "lines"]
     assert moved() is None
+
+
+LOST_WHILE_MLFLOW_LOADS = """
+import shutil, sys
+from pathlib import Path
+from pretrain.common.folder_lock import LOCK
+from pretrain.common.run_folder import guard
+from pretrain.telemetry.trackers import Mlflow, Tracking
+
+run = Path(sys.argv[1])
+
+class Remove:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "mlflow.store.tracking.sqlalchemy_store":
+            shutil.rmtree(run, ignore_errors=True)
+
+run.mkdir()
+(run / LOCK).write_text("this run's")
+sys.meta_path.insert(0, Remove)
+with guard(run, LOCK):
+    tracker = Mlflow(Tracking(("mlflow",), "run", {}), run, False)
+    tracker.run()
+print(tracker.problem)
+"""
+
+
+@pytest.mark.full
+def test_mlflow_does_not_make_a_folder_again_that_goes_while_it_loads(tmp_path):
+    pytest.importorskip("mlflow")
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": ""}
+    words = [sys.executable, "-c", LOST_WHILE_MLFLOW_LOADS, str(tmp_path / "run")]
+    said = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=170)
+    assert "was renamed or removed" in said.stdout, said
+    assert not (tmp_path / "run").exists()
