@@ -346,17 +346,15 @@ def _is_of_people(sentence: ParsedSentence, i: int, previous: list[str]) -> bool
         return False
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
     is_noun = (sentence.tags[i] == "NN" and previous[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
-    is_said = (
-        i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP") and sentence.tags[i - 1][:2] == "VB"
-    )
-    around = {*previous, *(word.lower() for word in sentence.words[i + 1 : i + 4])}
-    pairs = zip(sentence.words, sentence.words[1:])
+    before_verb = i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
+    is_said = before_verb and sentence.tags[i - 1][:2] == "VB"
+    words = [word.lower() for word in sentence.words]
     return (
         is_noun
-        or any(one.lower() in _SKIN and noun.lower() in _GROUPS["black"] for one, noun in pairs)
+        or any(words[k] in _SKIN and words[k + 1] in _GROUPS["black"] for k in range(len(words) - 1))
         or (is_said and behind[:2] not in ("NN", "JJ"))
         or (i > 0 and previous[-1] in _SHARES)
-        or not _OF_PERSONS.isdisjoint(around)
+        or not _OF_PERSONS.isdisjoint({*previous, *words[i + 1 : i + 4]})
     )
 
 
