@@ -173,8 +173,8 @@ class TrainingRun:
                 self._evaluate()
                 self.progress.rows = on_rank_zero(self.telemetry.sync)
                 self.checkpoints.keep_start(self.progress)
-                signal = self.evaluation.scores["view_signal"]
-                require_signal(self.config, self.objective, signal, self.telemetry.warn)
+                if (signal := self.evaluation.scores.get("view_signal")) is not None:
+                    require_signal(self.config, self.objective, signal, self.telemetry.warn)
             # kick off the workers now: forked later, they would have the signal handlers of the run
             batches = self._batches()
             self.shutdown = Shutdown(self.folder, watch_file=self.rank == 0)

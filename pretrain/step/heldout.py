@@ -107,7 +107,7 @@ class Heldout:
             partner is found.
         partner_among: how many second views there were.
         view_signal: `signal_to_noise` of the pooled vectors of up to SIGNAL_SAMPLE of them, embedded as views
-            are in training: with its dropout.
+            are in training: with its dropout. Not of a single one.
         """
         model = engine.module
         with evaluation_mode(model), torch.no_grad(), model.weights_unchanged():
@@ -123,7 +123,8 @@ class Heldout:
                 embed_sharded(engine, view.slice(0, count), self.budget, keys[:count])
                 for view, keys in zip(self.views, self.view_keys)
             )
-            result["view_signal"] = signal_to_noise(first, second)
+            if count > 1:  # one sequence has no variance
+                result["view_signal"] = signal_to_noise(first, second)
         return result
 
     def _masked_loss(self, engine) -> float:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from run_helpers import command, outputs_of, start
+from run_helpers import command, outputs_of, start, write_corpus
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
@@ -74,3 +74,15 @@ def test_a_drowned_run_stops_before_its_first_step_and_its_remedy_trains(tiny_da
     alive = start(command(tiny_data, tmp_path / "alive", **flags, objective__view_dropout=False))
     output = "".join(outputs_of(alive, 240))
     assert alive[0].returncode == 0, output
+
+
+@pytest.mark.full
+def test_one_held_out_sequence_has_no_signal(tmp_path):
+    """A variance between sequences is of two at least: no warning is founded on one."""
+    corpus = write_corpus(tmp_path / "corpus.txt", documents=40)
+    data = {"sources": corpus, "unit": "document", "heldout": 0.001}
+    given = {f"data__prepare__{key}": value for key, value in data.items()} | {"train__steps": 1}
+    one = start(command(tmp_path / "data", tmp_path / "run", train__warmup_steps=0, **given))
+    output = "".join(outputs_of(one, 240))
+    assert one[0].returncode == 0 and "partner_among 1" in output, output
+    assert "will not learn" not in output and "Warning" not in output and "view_signal" not in output
