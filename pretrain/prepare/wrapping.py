@@ -1,8 +1,9 @@
 """Find hard-wrapped text, as in e-mails, licences and Gutenberg's books, and join its lines into paragraphs.
 
 A line of such text ends where the next word would have passed the right margin. So the margin is looked for:
-most lines inside paragraphs end within a word of it, and few end as sentences do. Lines of poems, lists,
-tables and code end earlier, and sentences written one a line end in a mark.
+most lines inside paragraphs end within a word of it, and few end as sentences do. Where lines were broken by
+hand, most end near it, and fewer still as sentences do. Lines of poems, lists, tables and code end earlier,
+and sentences written one a line end in a mark.
 """
 
 import re
@@ -49,10 +50,12 @@ def margin(text: str) -> int:
     width = lengths[len(lengths) * 97 // 100]  # a few lines stand out: addresses, tables
     if width not in _MARGINS:
         return 0
-    full = ended = capitals = words = letters = characters = marks = 0
+    full = near = ended = capitals = words = letters = characters = marks = 0
     for line, following in pairs:
         first = following.split(None, 1)[0]
-        full += len(line) + 1 + len(first) > width - 3
+        room = width - len(line) - 1 - len(first)
+        full += room < 3
+        near += room < width // 6
         ended += bool(_ENDS.search(line))
         capitals += first[0].isupper() and not first.isupper()
         words += line.strip().count(" ") + 1
@@ -61,8 +64,9 @@ def margin(text: str) -> int:
         characters += len(line) - line.count(" ")
     count = len(pairs)
     is_prose = letters >= 0.7 * characters and words >= 5 * count and marks >= 0.25 * count
-    is_wrapped = full >= 0.6 * count and ended <= 0.3 * count and capitals <= 0.4 * count
-    return width if is_prose and is_wrapped else 0
+    at_margin = full >= 0.6 * count and ended <= 0.3 * count and capitals <= 0.4 * count
+    by_hand = near >= 0.65 * count and max(ended, capitals) <= 0.2 * count
+    return width if is_prose and (at_margin or by_hand) else 0
 
 
 def _is_apart(previous: str, line: str) -> bool:

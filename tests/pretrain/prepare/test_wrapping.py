@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,20 @@ POEM = "\n".join(
 def test_wrapped_paragraphs_come_back_whole(width, indent):
     text = "\n\n".join(textwrap.fill(p, width, initial_indent=indent) for p in PARAGRAPHS)
     assert width - 8 <= margin(text) <= width
+    assert [clean(p) for p in unwrap(text, margin(text)).split("\n\n")] == PARAGRAPHS
+
+
+def test_paragraphs_wrapped_by_hand_come_back_whole():
+    """A writer ends lines some words before the margin, too, as in many manuals and licences."""
+    widths, lines = cycle([62, 72, 63, 66, 61, 64, 60]), []
+    for paragraph in PARAGRAPHS:
+        while paragraph:
+            line = textwrap.wrap(paragraph, next(widths))[0]
+            lines.append(line)
+            paragraph = paragraph[len(line) :].lstrip()
+        lines.append("")
+    text = "\n".join(lines)
+    assert margin(text) == 72
     assert [clean(p) for p in unwrap(text, margin(text)).split("\n\n")] == PARAGRAPHS
 
 
