@@ -65,7 +65,7 @@ def margin(text: str) -> int:
     count = len(pairs)
     is_prose = letters >= 0.7 * characters and words >= 5 * count and marks >= 0.25 * count
     at_margin = full >= 0.6 * count and ended <= 0.3 * count and capitals <= 0.4 * count
-    by_hand = near >= 0.65 * count and max(ended, capitals) <= 0.2 * count
+    by_hand = near >= 0.65 * count and ended <= 0.2 * count and capitals <= 0.3 * count
     return width if is_prose and (at_margin or by_hand) else 0
 
 
