@@ -25,7 +25,7 @@ def main() -> None:
     if words[0] not in COMMANDS:
         from pretrain.common.typed_values import nearest  # brings pydantic, which no other branch needs
 
-        hint = nearest(words[0], COMMANDS)
+        hint = nearest(words[0], COMMANDS) or "."
         print_error(UserError(f"unknown command {words[0]!r}{hint} clearly --help lists the commands"))
         raise SystemExit(2)
     module, _ = COMMANDS[words[0]]

@@ -192,7 +192,8 @@ class Command:
             if known.startswith(f"{name}.") or (flag.kind == "dict" and name.startswith(f"{known}.")):
                 return "dict"
         hint = nearest(name, self.flags, "--").replace("_", "-")
-        raise UserError(f"unknown flag --{name.replace('_', '-')}{hint or '.'} {self._how}")
+        end = "" if hint.endswith("?") else "."
+        raise UserError(f"unknown flag --{name.replace('_', '-')}{hint}{end} {self._how}")
 
     def __call__(self, *words: str, **texts: str) -> Any:
         """Read every flag by its type and call the function."""

@@ -119,7 +119,7 @@ def test_a_disk_that_takes_no_file_is_one_message_that_names_the_file(call, tmp_
         ((), "MODEL is missing"),
         (("--tasks", "a"), "MODEL is missing"),
         (("x", "--taks", "a"), "unknown flag --taks; did you mean --tasks?"),
-        (("x", "--data", "a"), "its name here is --eval-data"),
+        (("x", "--data", "a"), "--eval-data (the folder of the benchmarks; --data is prepared data). "),
         (("x", "--memory_bg", "1"), "did you mean --memory-gb?"),
         (("x", "--tiem", "1"), "unknown flag --tiem. "),  # nothing here is like it
         (("x", "y"), "unexpected word 'y'"),
