@@ -1,9 +1,8 @@
 """Find hard-wrapped text, as in e-mails, licences and Gutenberg's books, and join its lines into paragraphs.
 
 A line of such text ends where the next word would have passed the right margin. So the margin is looked for:
-most lines inside paragraphs end within a word of it, and few end as sentences do. Where lines were broken by
-hand, most end near it, and fewer still as sentences do. Lines of poems, lists, tables and code end earlier,
-and sentences written one a line end in a mark.
+most lines inside paragraphs end within a word of it, or near it if a writer broke them, and few as sentences
+do. Lines of poems, lists, tables and code end earlier, and sentences written one a line end in a mark.
 """
 
 import re
@@ -24,9 +23,8 @@ _CODE = re.compile(r"[{}(;=|:>\\]$")
 _TABLE = re.compile(r"\S {3}")
 _HYPHENATED = re.compile(r"([^\W\d_]+)-$")
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
-_JOINT_WORDS = frozenset(
-    {"and", "or", "to", "und", "oder", "bis", "et", "ou", "y", "o", "e", "en"}
-)  # "pre- and"
+# behind "pre-", as in "pre- and"
+_JOINT_WORDS = frozenset(("and", "or", "to", "und", "oder", "bis", "et", "ou", "y", "o", "e", "en"))
 
 
 def words_of(text: str) -> frozenset[str]:

@@ -104,10 +104,6 @@ def _decompressed(name: str) -> Any:
     return io.BufferedReader(io.FileIO(name), 1 << 18)
 
 
-def _is_compressed(path: str) -> bool:
-    return path.endswith(COMPRESSIONS)
-
-
 def read_head(path: Path) -> str:
     """Return the whole lines in the first megabyte of a text file."""
     try:
@@ -149,7 +145,7 @@ def numbered_documents(task: ReadTask) -> Iterator[tuple[int, str]]:
     0) in a compressed one. `where` puts it into words.
     """
     group = {"lines": _lines, "paragraphs": _paragraphs, "passages": _passages}[task.layout]
-    if not _is_compressed(task.place):
+    if not task.place.endswith(COMPRESSIONS):
         size = os.path.getsize(task.place)
         begin, end = (size * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
         with open_file(task.place) as stream:
@@ -199,7 +195,7 @@ def where(task: ReadTask, position: int) -> str:
     if task.kind in ("parquet", "disk", "hub"):
         return f"{task.place}, row {position + 1}"
     line = position
-    if task.kind not in ("csv", "tsv") and task.layout != "array" and not _is_compressed(task.place):
+    if task.kind not in ("csv", "tsv") and task.layout != "array" and not task.place.endswith(COMPRESSIONS):
         line = 0
         with open_file(task.place) as stream:
             while position > 0 and (block := stream.read(min(position, _PROBE_BYTES))):
