@@ -66,6 +66,16 @@ def test_a_run_from_random_weights_is_judged_by_what_it_learns():
     assert progress.note_scores({"stsb-dev": 50.0, "heldout_mlm_loss": 4.6}, from_random=True)
 
 
+@pytest.mark.parametrize("by", [None, "heldout_mlm_loss"])
+def test_a_loss_whose_start_was_random_does_not_decide(by):
+    """Any step is better by it."""
+    scores, random = {"heldout_mlm_loss": 10.7, "partner_loss": 1.5}, ("heldout_mlm_loss",)
+    assert selection_score(scores, by=by, random=random) == ("partner_loss", -1.5)
+    progress = Progress()
+    progress.note_scores(scores, by=by, random=random)
+    assert not progress.note_scores({"heldout_mlm_loss": 6.0, "partner_loss": 1.6}, by=by, random=random)
+
+
 def test_the_start_is_best_until_something_is_better():
     progress = Progress()
     assert progress.note_scores({"stsb-dev": 70.0}) and progress.best_step == 0

@@ -148,6 +148,13 @@ def test_a_processor_with_instructions_for_bfloat16_uses_it(tmp_path, line, prec
     assert devices.native_precision(tmp_path / "none") == "fp32"
 
 
+@pytest.mark.parametrize("native, precision", [(True, "bf16"), (False, "fp32")])
+def test_a_gpu_with_instructions_for_bfloat16_uses_it(monkeypatch, native, precision):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
+    assert devices.native_precision() == precision
+
+
 # ---- negatives ---------------------------------------------------------------------------------------------
 
 
