@@ -101,7 +101,7 @@ class _Starter(_popen):
 
 
 def run_python(
-    words: list[str], environment: dict[str, str], folder: Path | None = None, timeout: float = 240
+    words: list[str], environment: dict[str, str], folder: Path | None = None, timeout: float = 960
 ) -> subprocess.CompletedProcess:
     """Return what `subprocess.run([sys.executable, *words], capture_output=True, text=True)` does."""
     with ForkedPython(words, environment, folder, stderr=subprocess.PIPE) as process:

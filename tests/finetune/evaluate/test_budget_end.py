@@ -100,7 +100,7 @@ def test_the_next_call_takes_it_up_again(tmp_path, monkeypatch):
     words = [f"{tmp_path}/mine.py:embed", "--eval-data", data, "--out", tmp_path / "out", "--vectors=none"]
     started = time.monotonic()
     said = evaluate(*words, "--budget", "8s", code=EXIT_BUDGET)
-    assert time.monotonic() - started < 8 + running.SECONDS_TO_END + 30  # of other work on this machine
+    assert time.monotonic() - started < 8 + running.SECONDS_TO_END + 300  # of other work on this machine
     assert "what still runs after 8s is ended, within 20 s" in said
     assert "sts STS-B, SICK-R: ended at the budget after " in said and "FAILED" not in said
     assert "[2/2]" not in said

@@ -90,13 +90,18 @@ def run_of(folder: Path, **checkpoint) -> tuple[Checkpoints, PlainEngine]:
     return Checkpoints(config, engine, {"tokenizer": {"sha256": "0"}}), engine
 
 
-def test_a_run_says_that_it_waited(tmp_path, alone, disk):
+def test_a_run_says_that_it_waited(tmp_path, alone, disk, monkeypatch):
     checkpoints, _ = run_of(tmp_path)
+
+    def wait_for_the_disk(wait=checkpoints.wait) -> None:  # which goes on when it is waited for, not before
+        threading.Timer(0.2, disk.set).start()
+        wait()
+
+    monkeypatch.setattr(checkpoints, "wait", wait_for_the_disk)
     said: list[str] = []
     with closing(checkpoints):
         checkpoints.save_progress(Progress(step=1), say=said.append)
         assert not said
-        threading.Timer(1, disk.set).start()
         last = checkpoints.save_progress(Progress(step=2), wait=True, say=said.append)
         assert store.problem_with(last) is None
     (text,) = said

@@ -13,7 +13,7 @@ from commands import call
 from forked_python import ForkedPython, run_python
 from model_folders import save_guest
 from published_folders import write_published
-from run_helpers import ROOT, TINY, environment, records, wait_for, write_corpus
+from run_helpers import ROOT, TINY, environment, outputs_of, records, wait_for, write_corpus
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from sts_layout import write_layout
@@ -156,7 +156,7 @@ def test_an_interrupted_one_continues_by_the_same_command_and_a_finished_one_sho
     process = ForkedPython(words(start, text, out, **flags), environment(), ROOT)
     wait_for(lambda: any("loss" in row for row in records(out)), [process])
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=240)[0]
+    (said,) = outputs_of([process], 240)
     assert process.returncode == 130 and "The same command continues" in said, said[-3000:]
     done = max(row["step"] for row in records(out))
     output = adapt(start, text, out, **flags)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from run_helpers import ROOT, command, curve, finish, free_port, start, start_rank, wait_for
+from run_helpers import ROOT, command, curve, finish, free_port, outputs_of, start, start_rank, wait_for
 
 from pretrain.common.cores import usable_cores
 from pretrain.common.memory import processes_that_fit
@@ -161,7 +161,7 @@ def test_the_ranks_end_together(tiny_data, tmp_path):
     wait_for(lambda: len(curve(run)) > 3, [process])
     others = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGTERM)  # rank 0 alone: the others are told
-    output, _ = process.communicate(timeout=240)
+    (output,) = outputs_of([process], 240)
     assert process.returncode == 143 and "received SIGTERM" in output, output[-3000:]
     left = psutil.wait_procs(others, 120)[1]
     assert not left

@@ -79,6 +79,8 @@ def main() -> None:
             graphs = Counter(body.__qualname__ for body, count in repeated if count)
             report[turn] = {"differing": differing, "compared": len(found), "graphs": graphs}
         Path(f"{out}.{stage}.{dist.get_rank()}").write_text(json.dumps(report))
+    dist.barrier()
+    dist.destroy_process_group()  # gloo's threads, alive at the interpreter's end, may abort the process
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class ThreadedRanks:
 
     def __init__(self, count: int, monkeypatch):
         self.count, self._given = count, [None] * count
-        self._meeting, self._own = threading.Barrier(count, timeout=60), threading.local()
+        self._meeting, self._own = threading.Barrier(count, timeout=600), threading.local()
         ours = (
             self.get_rank,
             self.get_world_size,

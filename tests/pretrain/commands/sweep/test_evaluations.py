@@ -111,13 +111,14 @@ time.sleep(600)
 @pytest.mark.parametrize("how", ["SIG_DFL", "SIG_IGN"])
 def test_a_request_to_stop_ends_an_evaluation_and_its_children(tmp_path, monkeypatch, how):
     monkeypatch.chdir(tmp_path)
+    numbers = [tmp_path / name for name in ("parent", "child")]
 
     class Model(EvaluatedModel):
         def words(self, evaluation, flags):
             return [sys.executable, "-S", "-c", LONG.format(how=how)]
 
     def check():
-        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+        if all(path.exists() and path.read_text() for path in numbers):
             raise StopRequested(TERMINATE)
 
     started, printed = [Model("m", "mean", tmp_path), Model("n", "mean", tmp_path / "n")], []
@@ -125,7 +126,7 @@ def test_a_request_to_stop_ends_an_evaluation_and_its_children(tmp_path, monkeyp
         trainer = SimpleNamespace(environment={}, print_line=printed.append, check_for_stop=check)
         evaluate(started, {"sts": ""}, trainer)
     assert printed == ["[1/2] sts of m"]
-    processes = [int((tmp_path / name).read_text()) for name in ("parent", "child")]
+    processes = [int(path.read_text()) for path in numbers]
     wait_for(lambda: all(map(has_ended, processes)), [])
 
 

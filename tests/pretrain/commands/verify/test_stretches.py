@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 from forked_python import forked_children
-from run_helpers import command, environment, finish, records, start
+from run_helpers import command, environment, finish, outputs_of, records, start
 from safetensors.torch import load_file, save_file
 from test_verify import change_a_token, sequences_of
 
@@ -158,7 +158,7 @@ def test_a_run_of_two_ranks_is_done_again_by_two(tiny_data, tmp_path):
         "1",
     ]
     with subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-        said, _ = process.communicate(timeout=200)
+        (said,) = outputs_of([process], 200)
     assert process.returncode == 0 and "as recorded, bit for bit" in said
 
 
