@@ -62,6 +62,7 @@ def test_summarization(text, annotation, expected):
         ("The company was sold.",
          "The/DT/det/2 company/NN/nsubjpass/4 was/VBD/auxpass/4 sold/VBN/ROOT/0 ././punct/4",
          "The company {} that it was sold."),
+        ("The police came.", "The/DT/det/2 police/NNS/nsubj/3 came/VBD/root/0 ././punct/3", None),
         ("Tables fell.", "Tables/NNS/nsubj/2 fell/VBD/root/0 ././punct/2", None),
         ("Then he ran.", "Then/RB/advmod/3 he/PRP/nsubj/3 ran/VBD/root/0 ././punct/3", None),
         ("http://a.com", "http://a.com/NN/root/0", None),

@@ -47,6 +47,8 @@ from augment.rules.tense import tense
          "There were dogs."),
         ("We've been here.", "We/PRP/nsubj/4 've/VBP/aux/4 been/VBN/cop/4 here/RB/root/0 ././punct/4", "past",
          "We had been here."),
+        ("We’ve been here.", "We/PRP/nsubj/4 ’ve/VBP/aux/4 been/VBN/cop/4 here/RB/root/0 ././punct/4", "past",
+         "We had been here."),
         ("It's never late.", "It/PRP/nsubj/4 's/VBZ/cop/4 never/RB/advmod/4 late/JJ/root/0 ././punct/4",
          "future", "It will never be late."),
         ("Is he here?", "Is/VBZ/cop/3 he/PRP/nsubj/3 here/RB/root/0 ?/./punct/3", "future", None),

@@ -178,6 +178,16 @@ def test_no_modal_verb_where_none_can_stand(name):
             "He/PRP/nsubj/2 goes/VBZ/root/0 ././punct/2",
             {"He cannot but go.", "He cannot help but go."},
         ),
+        (  # "must" forbids the hearer what it guesses of others
+            "You do not want it.",
+            "You/PRP/nsubj/4 do/VBP/aux/4 not/RB/advmod/4 want/VB/root/0 it/PRP/obj/4 ././punct/4",
+            {"You cannot want it."},
+        ),
+        (
+            "They do not want it.",
+            "They/PRP/nsubj/4 do/VBP/aux/4 not/RB/advmod/4 want/VB/root/0 it/PRP/obj/4 ././punct/4",
+            {"They must not want it."},
+        ),
         ("Nobody goes.", "Nobody/NN/nsubj/2 goes/VBZ/root/0 ././punct/2", set()),  # "must" would forbid it
     ],
 )

@@ -149,8 +149,10 @@ def test_identity_gives_the_batch_itself():
     assert pipeline(batch, keys) is batch
     assert not build("none|crop", VOCABULARY).is_identity
     assert len(build("del-span", VOCABULARY)(Ragged.empty(), keys[:0])) == 0
-    with pytest.raises(ValueError, match="one key per sequence"):
-        build("crop", VOCABULARY)(batch, keys[:-1])
+    for name in ("crop", "none"):
+        for wrong in (keys[:-1], np.append(keys, keys[:1])):
+            with pytest.raises(ValueError, match="one key per sequence"):
+                build(name, VOCABULARY)(batch, wrong)
 
 
 def test_what_a_pipeline_lacks_is_said_when_it_is_built():

@@ -38,6 +38,7 @@ def test_another_script_is_refused(texts, language, said):
         ([], "en"),
         (["", "12.5 % !"], "zh"),
         (["Hello, 世界."], "en"),  # a word of another script, in either
+        (["Hello, \U00017000."], "en"),  # a letter, of Tangut, without a name
         (["我用 Python 写 DataLoader。"], "zh"),
         ([*ENGLISH, *ENGLISH, CHINESE[0]], "en"),
         (CHINESE, "xx"),  # a language whose script is not known

@@ -60,6 +60,17 @@ def test_anli_from_parquet(tmp_path):
     assert state_of(choose("ANLI/R1")[0], tmp_path / "out") == ("complete", [])
 
 
+def test_label_numbers_are_read_in_the_sets_own_order(tmp_path):
+    """A copy may number its labels in another order than the set that the hub has."""
+    source, columns = tmp_path / "anli", ("uid", "premise", "hypothesis", "reason")
+    features = classes(columns, label=["contradiction", "entailment", "neutral"])
+    for split in ("train_r1", "dev_r1", "test_r1"):
+        parquet(source, split, [dict.fromkeys(columns, "a") | {"label": n} for n in range(3)], features)
+    fetch_set("ANLI/R1", tmp_path / "out", str(source))
+    written = [json.loads(line)["label"] for line in lines(tmp_path / "out" / "ANLI" / "R1" / "train.jsonl")]
+    assert written == ["c", "e", "n"]
+
+
 def test_glue_from_a_folder_with_configurations(tmp_path):
     source = tmp_path / "glue"
     (source / "cola").mkdir(parents=True)

@@ -67,6 +67,15 @@ def test_every_text_is_encoded_once_whatever_is_asked(tmp_path, seed, monkeypatc
     assert sorted(encode.asked) == sorted(texts)
 
 
+def test_texts_of_one_file_are_found_one_after_another(tmp_path):
+    encode, texts = Counting(), ["one", "two", "three"]
+    kept(tmp_path, encode, texts)
+    later = KeptVectors(tmp_path, {})
+    for text in texts:
+        later.vectors([text], ["cls"], encode)
+    assert encode.asked == texts
+
+
 def test_a_damaged_file_is_never_read(tmp_path):
     names, vectors = [bytes([n]) * 16 for n in range(3)], np.arange(6, dtype=np.float32).reshape(3, 2)
     content, path = file_content(names, vectors), tmp_path / "a.vectors"

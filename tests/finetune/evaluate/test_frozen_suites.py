@@ -13,7 +13,7 @@ from sts_layout import write_layout
 from suite_command import evaluate
 
 from finetune import cola_probe, nli_distance, zh_sts
-from finetune.evaluate.suites import SUITES, EvaluationJob, EvaluationRecord
+from finetune.evaluate.suites import NOT_THERE, SUITES, EvaluationJob, EvaluationRecord
 from finetune.geometry.__main__ import MEASURES, geometry
 from finetune.results import Evaluation, read, write
 from pretrain.common.errors import UserError
@@ -108,6 +108,13 @@ def test_a_retrieval_set_of_ones_own_is_a_unit_of_nanobeir(run, tmp_path):
         evaluate(*words, "--tasks", "Bad")
     with pytest.raises(UserError, match="unknown task of --suite nanobeir 'min'; did you mean 'Mine'"):
         evaluate(*words, "--tasks", "min")
+
+
+def test_a_retrieval_set_without_a_folder_is_not_there_and_one_of_nothing_lacks_a_part(tmp_path):
+    unit = EvaluationJob("nanobeir", ("NanoArguAna",))
+    assert unit.lacking(tmp_path).endswith(NOT_THERE)
+    (tmp_path / "NanoBEIR" / "NanoArguAna").mkdir(parents=True)
+    assert "NanoArguAna has no corpus: expected " in unit.lacking(tmp_path)
 
 
 def test_units_do_with_what_their_commands_do_with(data, tmp_path):

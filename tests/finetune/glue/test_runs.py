@@ -9,6 +9,7 @@ from glue_files import write_glue
 from real_data import needs_data
 
 from finetune.glue import __main__ as glue
+from finetune.glue import store as store_module
 from finetune.glue.runs import GlueOptions, choose
 from finetune.glue.store import RunStore
 from finetune.tuning import finetuning, tasks
@@ -103,6 +104,20 @@ def test_sweep_takes_the_setting_with_the_best_median(source, data, tmp_path, mo
     evaluation, chosen = glue.summarise(store, [])
     assert evaluation.tasks["CoLA"].value == pytest.approx(35.0)  # 1e-5 has the best seed, and a median of 20
     assert (chosen["CoLA"].lr, chosen["CoLA"].batch_size) == (3e-5, 32)
+
+
+def test_predictions_are_of_the_best_epoch(source, data, tmp_path, monkeypatch):
+    found, options = {"RTE": tasks.load("RTE", str(data))}, GlueOptions(seeds=1, epochs=2, predict=True)
+    (run,), logits = options.runs(["RTE"]), []
+    for figures in ((90.0, 10.0), (10.0, 90.0)):
+        given = iter(figures)
+        monkeypatch.setattr(
+            store_module, "_dev_scores", lambda *_, given=given: (next(given), {}, np.zeros(1))
+        )
+        store = RunStore(source, found, options, tmp_path / str(figures[0]))
+        store.compute(run, "")
+        logits.append(store.predictions(run)["RTE/test"])
+    assert not np.allclose(*logits, atol=1e-5)  # the training is the same: so are the last epoch's
 
 
 def trained(capsys):

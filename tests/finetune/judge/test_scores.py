@@ -172,6 +172,9 @@ def test_the_same_queries_are_drawn_for_both_of_a_pair():
     same = rows_of({START: start, "same": start}, each)
     assert same["same"]["less"][START]["verdict"] == "not told apart"
     assert len(table(rows, 200, 200, 1000)) == 5
+    several = np.stack([hard, hard + 5, hard / 2])
+    figures = rows_of({START: {"test": several}}, each)[START]["figures"]
+    assert [figures[name]["value"] for name in METRICS] == pytest.approx(several.mean(1))
 
 
 def test_a_table_of_two_documents_has_no_figure_below_0_or_above_100():

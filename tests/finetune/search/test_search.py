@@ -11,6 +11,8 @@ import pytest
 import zstandard
 from commands import call
 from model_folders import save_bert
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from finetune import search as command
 from finetune.encoders.models import open_model
@@ -49,6 +51,23 @@ def test_the_nearest_are_those_of_the_largest_cosines(monkeypatch, at_once):
             assert [hit.place for hit in hits] == places.tolist()
             assert [hit.sentence for hit in hits] == [sentences[place] for place in places]
             assert [hit.cosine for hit in hits] == pytest.approx(own[places], abs=1e-6)
+
+
+def test_a_models_prompts_stand_before_queries_and_before_sentences(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    modules = [Transformer(str(save_bert(tmp_path / "bert"))), Pooling(32)]
+    model = SentenceTransformer(modules=modules, device="cpu")
+    model.prompts = {"query": "the cat ", "document": "a bird in the house "}
+    model.save("model")
+    Path("text.txt").write_text("\n".join(SENTENCES))
+    call(
+        command.search, "model", "dog eats", "--text", "text.txt", "--top", len(SENTENCES), "--out", "f.json"
+    )
+    (hits,) = json.loads(Path("f.json").read_text())["found"].values()
+    cosines = model.similarity(model.encode_document(SENTENCES), model.encode_query(["dog eats"])).flatten()
+    assert [hit["cosine"] for hit in hits] == pytest.approx(
+        cosines[[hit["place"] for hit in hits]].tolist(), abs=1e-5
+    )
 
 
 def test_the_command_finds_a_sentence_by_itself(tmp_path, monkeypatch, capsys):

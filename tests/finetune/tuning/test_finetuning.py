@@ -15,7 +15,7 @@ from transformers.models.modernbert import modeling_modernbert
 from finetune.tuning import finetuning
 from finetune.tuning.finetuning import Execution, FineTuning, build_classifier, learning_rate, loss_of
 from finetune.tuning.labelled import encode_examples, open_source
-from finetune.tuning.recipe import Recipe
+from finetune.tuning.recipe import Interrupted, Recipe, until_stopped
 from finetune.tuning.tasks import TABLE_1, TASKS
 from pretrain.common.errors import UserError
 from pretrain.data.microbatches import pack
@@ -131,7 +131,8 @@ def test_tokens_are_the_librarys_and_cut_texts_are_counted(folders, source):
     assert data.cut == sum(len(row) > 20 for row in whole) > 0
 
 
-def test_split_batches_give_the_same_update(folders):
+@pytest.mark.parametrize("outputs", [2, finetuning.REGRESSION])
+def test_split_batches_give_the_same_update(folders, outputs):
     source = open_source(folders["bert"])
     source.encoder.double()
     rng = random.Random(3)
@@ -139,7 +140,7 @@ def test_split_batches_give_the_same_update(folders):
     recipe = Recipe(lr=1e-2, batch_size=8, epochs=1, dropout=0.0)
     states = []
     for budget in (64, 4096):
-        model = build_classifier(source, 2, recipe.dropout, 1)
+        model = build_classifier(source, outputs, recipe.dropout, 1)
         execution = Execution(token_budget=budget)
         training = FineTuning(model, data, recipe, 1, lambda _: (0.0, {}, np.empty(0)), execution)
         training.run()
@@ -202,3 +203,11 @@ def test_a_damaged_state_is_one_message(tmp_path):
         (tmp_path / "state").write_bytes(content)
         with pytest.raises(UserError, match="remove it"):
             finetuning.read_tensors(tmp_path / "state")
+
+
+def test_a_command_that_is_stopped_ends_with_the_status_of_the_request(capsys):
+    def stopped() -> None:
+        raise Interrupted(75)
+
+    assert until_stopped(stopped) == 75 and "the same command continues" in capsys.readouterr().err
+    assert until_stopped(lambda: None) == 0

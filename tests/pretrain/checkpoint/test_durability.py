@@ -62,7 +62,10 @@ class Calls:
                         f"{name} was renamed before its {size} bytes were synced"
                     )
                 if source.suffix != ".partial":
-                    assert self.synced(source, self.made[:place]), (
+                    last = max(
+                        (n for n, c in enumerate(self.made[:place]) if Path(c[1]).parent == source), default=0
+                    )
+                    assert self.synced(source, self.made[last:place]), (
                         f"{source} was renamed before its names were synced"
                     )
             until = next(

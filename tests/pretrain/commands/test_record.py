@@ -18,6 +18,7 @@ from sts_layout import write_layout
 from finetune.nanobeir import FOLDER, read
 from finetune.senteval.tasks import TASKS, TRANSFER
 from pretrain.api import load
+from pretrain.commands.record import board as board_module
 from pretrain.commands.record import scores, tracks, training
 from pretrain.commands.record.__main__ import check, start, submit
 from pretrain.commands.record.board import MARKS, RECORD, records, write_table
@@ -27,6 +28,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
 from pretrain.config.data import Source
 from pretrain.config.recipe import load_config
+from pretrain.telemetry.metrics_file import to_line
 
 PREPARED = {"vocabulary": 512, "max_length": 48, "heldout": 0.05}
 MANIFEST = {
@@ -333,6 +335,30 @@ def test_what_breaks_a_rule_is_refused_with_its_reason(name, board, tmp_path):
     with pytest.raises(UserError, match="is no record: ") as refused:
         call(submit, out, board=tmp_path / "records")
     assert said in str(refused.value) and not (tmp_path / "records").exists()
+
+
+@pytest.mark.parametrize(
+    ("clock", "evaluated", "took"),
+    [(100.0, 950.0, "950"), (901.0, 50.0, "901"), (100.0, None, "inf"), (100.0, 899.0, "")],
+)
+def test_a_run_has_taken_as_long_as_its_clock_and_its_rows_say(tmp_path, monkeypatch, clock, evaluated, took):
+    run = tmp_path / "seed-1"
+    (run / "best").mkdir(parents=True)
+    for path in (tmp_path / "recipe.yaml", run / "best" / "model.safetensors"):
+        path.write_text("")
+    (tmp_path / "seed-1.json").write_text(json.dumps({"seconds": clock, "weights": "w", "scores": {}}))
+    rows = [{"step": 0, "wall_time": 1e9}, {"step": 9, "wall_time": 1e9 + 5000, "evaluation": {}}]
+    if evaluated is not None:
+        rows.append({"step": 5, "wall_time": 1e9 + evaluated, "evaluation": {}})
+    (run / "metrics.jsonl").write_text("".join(map(to_line, rows)))
+    policy = {"step": 5, "progress": {"best_by": "stsb-dev"}}
+    stand_ins = {"read_policy": policy, "is_run": True, "weights_digest": "w", "read_scores": {}}
+    for name, value in (stand_ins | {"follows": True, "load_config": None}).items():
+        monkeypatch.setattr(board_module, name, lambda *_, value=value: value)
+    monkeypatch.setitem(TRACKS, "tiny", Track(900.0))
+    about = {"track": "tiny", "recipe": sha256_of(tmp_path / "recipe.yaml"), "commit": "c"}
+    faults = list(board_module._broken_rules(tmp_path, about, [run]))
+    assert faults[1:] == [f"seed-1 took {took} s of 900"] * bool(took)
 
 
 def test_a_folder_without_a_clock_is_refused(tmp_path):

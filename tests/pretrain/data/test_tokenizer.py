@@ -96,6 +96,17 @@ def test_training_twice_in_other_processes_gives_the_same_tokenizer(tmp_path, ki
     assert len(hashes) == 1
 
 
+def test_the_hash_is_of_what_decides_the_token_ids(tmp_path):
+    content = json.loads(train_tokenizer(iter(corpus()), "bpe", 320).backend_tokenizer.to_str())
+
+    def hash_of(**changed) -> str:
+        (tmp_path / "tokenizer.json").write_text(json.dumps(dict(reversed((content | changed).items()))))
+        return tokenizer_hash(tmp_path)
+
+    assert hash_of(padding={"length": 8}, truncation={"max_length": 8}) == hash_of()
+    assert len({hash_of(), hash_of(model={}), hash_of(pre_tokenizer=None), hash_of(added_tokens=[])}) == 4
+
+
 def test_encode_equals_the_tokenizer_itself():
     tokenizer = train_tokenizer(iter(corpus()), "bpe", 320)
     texts = [*corpus(50), "", "x"]

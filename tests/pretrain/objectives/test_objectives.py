@@ -275,6 +275,7 @@ def test_heads_learn_at_a_rate_of_their_own_and_a_second_encoder_does_not():
 def test_a_momentum_encoder_follows_by_the_formula_and_never_trains():
     source = torch.nn.Linear(3, 2)
     follower = MomentumEncoder(source, 0.9)
+    assert not follower.copy.training
     before = follower.copy.weight.clone()
     with torch.no_grad():
         source.weight.add_(1.0)

@@ -8,6 +8,7 @@ import lzma
 import random
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -18,7 +19,7 @@ from pretrain.prepare.sources import embedded
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import ReadTask, detect_layout, read_head
 from pretrain.prepare.sources.records import records
-from pretrain.prepare.sources.rows import RowFaults, documents
+from pretrain.prepare.sources.rows import RowFaults, _open_dataset, documents
 from pretrain.prepare.sources.structured import structured
 
 
@@ -308,6 +309,17 @@ def test_hub_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"texts/corpsu: no such file.*below texts\)"):  # asks no hub
         plan_tasks([Source(source="texts/corpsu")])
+
+
+def test_the_hub_is_asked_for_what_the_source_says(monkeypatch):
+    import datasets
+
+    asked = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *place, **how: asked.append((place, how)))
+    for how in ({"split": "dev", "revision": "v1", "streaming": True}, {"split": "train", "revision": "v2"}):
+        source = Source(source="hub:OWNER/NAME", subset="en", **how)
+        _open_dataset(SimpleNamespace(kind="hub", place="OWNER/NAME"), source)
+        assert asked[-1] == (("OWNER/NAME", "en"), {"streaming": source.streaming} | how)
 
 
 def test_a_hub_dataset_is_streamed_file_by_file(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from forked_python import ForkedPython, run_python
@@ -163,6 +164,25 @@ def test_training_goes_on_without_a_tracker_that_fails(hangs, said, tmp_path, mo
     assert len(warnings) == 1 and said in warnings[0] and gone.rows == 3
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == list(range(1, 51))
     assert not (tmp_path / "tensorboard").exists()
+
+
+def test_all_trackers_together_have_the_seconds_at_the_end(tmp_path, monkeypatch):
+    now, said = [0.0], []
+
+    class Hanging(SimpleNamespace):
+        def join(self, seconds: float) -> None:
+            now[0] += seconds
+
+    def hanging(*_) -> Hanging:
+        return Hanging(problem="", start=lambda: None, put=lambda row: None, is_alive=lambda: True)
+
+    monkeypatch.setattr(trackers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for name in ("wandb", "mlflow"):
+        monkeypatch.setitem(trackers.TRACKERS, name, hanging)
+    several = trackers.Trackers(trackers.Tracking(["wandb", "mlflow"]), tmp_path, False, said.append)
+    several.open(tmp_path / "metrics.jsonl")
+    several.close()
+    assert now == [trackers.CLOSE_SECONDS] and len(said) == 2
 
 
 @pytest.mark.full

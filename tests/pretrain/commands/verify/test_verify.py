@@ -13,12 +13,13 @@ from run_helpers import command, finish, kill, outputs_of, records, reproducible
 
 from pretrain.checkpoint import store as checkpoint_folder
 from pretrain.commands.verify.__main__ import verify
-from pretrain.commands.verify.files import check_files
+from pretrain.commands.verify.files import check_chain, check_files
 from pretrain.commands.verify.replay import Replay
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.export.sums import write_sums
+from pretrain.telemetry.metrics_file import NO_LINES, chained
 
 CLEAR = {"objective__name": "clear", "train__log_every": 2, "checkpoint__keep": 9}
 
@@ -175,6 +176,25 @@ def test_each_of_100_planted_edits_is_noticed(whole, tmp_path):
         except UserError as error:  # no settings can be read, or no sums of an export
             assert what in str(error), (seed, what)
         shutil.rmtree(run)
+
+
+def test_a_line_that_is_lost_or_doubled_is_named_and_not_what_follows_from_it():
+    lines, places, place = [], {}, NO_LINES
+    for step in range(1, 8):
+        line, place = chained({"step": step}, place)
+        lines.append(line)
+        places[f"step-{step}"] = place
+    assert not list(check_chain(lines, places))
+    what = "is changed, or lines before it are gone"
+    for n in range(6):
+        others = {name: place for name, place in places.items() if name != f"step-{n + 1}"}
+        lost = list(check_chain(lines[:n] + lines[n + 1 :], others))
+        assert lost == [f"line {n + 1} of metrics.jsonl (step {n + 2}) {what}"]
+        doubled = list(check_chain(lines[: n + 1] + lines[n:], places))
+        assert doubled == [f"line {n + 2} of metrics.jsonl (step {n + 1}) {what}"]
+    assert list(check_chain(lines[:6], places)) == [
+        "step-7 records 7 lines of metrics.jsonl, and the last of them is not there"
+    ]
 
 
 def test_an_edited_file_is_named_beside_the_batches(whole, tmp_path, capsys):
