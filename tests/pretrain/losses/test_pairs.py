@@ -11,11 +11,6 @@ from pretrain.losses.pairs import cosent, cosine_regression, similarity_divergen
 N, WIDTH = 37, 16
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 def pairs(count: int = N, dtype=torch.float64) -> list[torch.Tensor]:
     first = torch.randn(count, WIDTH, dtype=dtype)
     second = first + torch.randn_like(first)
