@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from pretrain.common.files import replace_durably
 from pretrain.common.memory import FlatMemory
-from pretrain.common.ranks import on_rank_zero
+from pretrain.common.ranks import destroy_groups, on_rank_zero
 from pretrain.common.run_folder import require_in_place
 from pretrain.common.shutdown import DEAD_LOSS, EXIT_CODES, MOVED, NONE, REASONS, STOP, UNSAVED, Shutdown
 from pretrain.config.recipe import to_yaml
@@ -85,12 +85,13 @@ def start(
             run.build()
             code = run.loop()
             run.conclude()
+            run.engine.destroy()  # its parameters hold a group, and hooks in C++ hold them
         if dry_run and dist.get_rank() == 0:
             rows = read_metrics(config.run_folder / "metrics.jsonl")
             print(*whole_run(rows, config.train.steps, dist.get_world_size(), full_steps), sep="\n")
         dist.barrier()
         on_rank_zero(lambda: remove_folder(config.run_folder))
-    dist.destroy_process_group()
+    destroy_groups()
     return code
 
 

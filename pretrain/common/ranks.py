@@ -50,6 +50,18 @@ def _connect() -> dist.ProcessGroup:
     return group
 
 
+def destroy_groups() -> None:
+    """Destroy all groups, with what this module and DeepSpeed hold of them.
+
+    Gloo's threads end with who holds a group; alive at the interpreter's end, they may abort the process.
+    """
+    import deepspeed
+
+    global _hosts
+    _hosts = None
+    deepspeed.comm.destroy_process_group()
+
+
 def on_rank_zero(action: Callable[[], T]) -> T:
     """Run `action` on rank 0 while others wait; return its (picklable) result on every rank. Collective.
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from run_helpers import ROOT, command, curve, finish, free_port, start
+from run_helpers import ROOT, command, curve, finish, free_port, outputs_of, start
 from safetensors.torch import load_file
 
 from pretrain.common.shutdown import DEAD_LOSS, INTERRUPT, MOVED, NONE, REQUEUE, STOP, TERMINATE
@@ -44,6 +44,27 @@ def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):
     assert (run / "export" / "model.safetensors").exists() and list(
         (run / "checkpoints").glob("step-00000002")
     )
+
+
+THREADS = """
+import atexit, gc, runpy, sys
+from pathlib import Path
+def report():
+    gc.collect()
+    print("THREADS", *sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")))
+atexit.register(report)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("zero", [0, 2])
+def test_no_thread_of_a_process_group_is_left_at_the_end(tiny_data, tmp_path, zero):
+    """One that lives when the interpreter ends may abort the process."""
+    words = command(tiny_data, tmp_path / "run", train__steps=2, train__zero=zero)
+    for output in outputs_of(start(["-c", THREADS, *words], ranks=2), 240):
+        assert "gloo" not in output.partition("THREADS ")[2] and "python" in output.partition("THREADS ")[2]
 
 
 @pytest.mark.full
