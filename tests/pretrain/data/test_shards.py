@@ -112,6 +112,17 @@ def test_an_altered_byte_is_found_and_named(folder):
     ShardReader(folder).read(4)
 
 
+@pytest.mark.parametrize("counts", ["chunk_sizes", "chunk_tokens"])
+def test_a_chunk_of_other_counts_than_the_manifests_is_damaged(folder, counts):
+    reader = ShardReader(folder)
+    others = getattr(reader, counts).copy()
+    others[5] -= 1
+    setattr(reader, counts, others)
+    reader.read(4)
+    with pytest.raises(DamagedShard, match=r"chunk 5: \d+ sequences instead of \d+"):
+        reader.read(5)
+
+
 def test_a_truncated_and_a_missing_file(folder):
     reader = ShardReader(folder)
     file = folder / "train/shard-00000.tar"
