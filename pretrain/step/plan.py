@@ -108,7 +108,7 @@ class StepPlan:
         "identity ROLE", "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
     sums: of the words of the sequences (`pretrain.data.ledger`); merged the sums modulo 2^64.
 
-    >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, [2], {"length": torch.tensor([40, 50])})
+    >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 1, 0, [2], {"length": torch.tensor([40, 50])})
     >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, [1], {"length": torch.tensor([49])})
     >>> whole = one.merge(torch.stack([one.to_tensor(2), two.to_tensor(2)]))
     >>> whole.micro_batches, whole.tokens, whole.masked_tokens, whole.request

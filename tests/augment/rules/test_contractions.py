@@ -128,6 +128,9 @@ def test_contractions(text, annotation, expected):
         ("They do not rent it.",
          "They/PRP/nsubj/4 do/VBP/aux/4 not/RB/advmod/4 rent/VB/root/0 it/PRP/obj/4 ././punct/4",
          "They rent it."),
+        ("He does not also really quite know.",  # the verb is looked for within four words
+         "He/PRP/nsubj/7 does/VBZ/aux/7 not/RB/advmod/7 also/RB/advmod/7 really/RB/advmod/7 "
+         "quite/RB/advmod/7 know/VB/root/0 ././punct/7", "He also really quite knows."),
         ("Not Bob", "Not/RB/advmod/2 Bob/NNP/root/0", None),
         ("knot http://not.com", "knot/NN/root/0 http://not.com/NN/dep/1", None),
         ("Go", "Go/VB/root/0", None),

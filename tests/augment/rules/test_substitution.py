@@ -22,7 +22,14 @@ from augment.rules.substitution import (
 )
 from augment.spec.catalogue import CATALOGUE
 from augment.text.word_forms import indefinite_article
-from augment.text.wordnet import WordNet, wordnet
+from augment.text.wordnet import WordNet, _Index, wordnet
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_lines_are_found_by_their_beginning_also_the_last(end):
+    index = _Index(b"  1 a licence\na 1\nab 2\nab 3\nb 4" + end)
+    assert index.lines(b"ab ") == [b"ab 2", b"ab 3"] and index.find(b"a ") == b"a 1"
+    assert index.find(b"b ") == b"b 4" and index.find(b"c ") is None
 
 
 def test_reads_the_format(small_wordnet):
@@ -227,6 +234,8 @@ def test_synonyms(source, function):
         function, tagged("Zoë and 12 http://big.com", "Zoë/NNP and/CC 12/CD http://big.com/NN"), rate=1.0
     ) == {None}
     assert outcomes(function, tagged("", "")) == {None}
+    behind = "He/PRP/nsubj/2 saw/VBD/root/0 something/NN/obj/2 big/JJ/amod/3 ././punct/2"
+    assert outcomes(function, parse("He saw something big.", behind), rate=1.0) == {None}
 
 
 def test_synonyms_rates(source):

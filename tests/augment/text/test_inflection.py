@@ -108,7 +108,7 @@ def test_forms_agree_with_lemminflect():
     )
     verbs = (
         "make take run begin occur prefer carry fix agree die tie mix fly write develop open travel "
-        "cut put show oversleep"
+        "cut put show oversleep woo shoo go veto play kiss watch see dye hoe plan visit admit"
     )
     pairs = [(verb, tag) for verb in verbs.split() for tag in ("VBZ", "VBD", "VBN", "VBG")]
     nouns = "wolf bus city toy hero knife axis analysis woman foot box glass leaf potato day criterion"

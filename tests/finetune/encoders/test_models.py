@@ -62,6 +62,8 @@ def test_hugging_face_folder(hugging_face, pooling, capsys):
         open_model(hugging_face).pooling == "mean"
         and "does not say which pooling it was trained with" in capsys.readouterr().err
     )
+    open_model(hugging_face, quiet=True)
+    assert "which pooling" not in capsys.readouterr().err
 
 
 def test_products_in_bfloat16(hugging_face, tmp_path):

@@ -12,10 +12,12 @@ from forked_python import run_python
 from real_data import DATA, needs_data
 
 from finetune.encoders.models import open_model
+from finetune.results import Evaluation
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures
-from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks
+from finetune.senteval.evaluate import add_averages, choose_tasks, evaluate, read_tasks
 from finetune.senteval.protocol import SETTINGS, split
 from finetune.senteval.tasks import TASKS, TRANSFER, files, load
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
 from pretrain.common.errors import UserError
 
 GOOD, BAD = ["good film", "a fine , fine day", "joy"], ["bad film", "what a sad and dull affair", "tears"]
@@ -250,3 +252,13 @@ def test_the_real_files_have_the_published_sizes(name):
         pytest.skip(f"CLEAR_DATA has no {Path(absent[0]).relative_to(DATA)}")
     splits = load(name, DATA).splits
     assert {part: len(splits[part]) for part in splits} == TASKS[name].data.rows
+
+
+def test_averages_are_of_figures_as_papers_print_them():
+    result = Evaluation("senteval", "m", "mean", None, "p", source="w")
+    for task in (*SEVEN_TASKS, *TRANSFER):
+        assert not any(name.startswith("average of 7 transfer") for name in result.tasks)
+        result.add(task, "figure", {"figure": 70.004})
+        add_averages(result)
+    for name in ("average of 7 STS", "average of 7 transfer"):
+        assert result.tasks[name].value == pytest.approx(70, abs=1e-9)
