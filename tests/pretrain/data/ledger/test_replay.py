@@ -72,6 +72,13 @@ def test_what_is_still_damaged_is_read_from_its_replacement(folder):
     assert replayed(replay) == of_sequences(read) and not replay.unread
 
 
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_any_number_of_steps_is_drawn_at_a_time(folder, monkeypatch, at_once):
+    """One at least, also of a batch that is larger than what is drawn at a time."""
+    monkeypatch.setattr("pretrain.commands.verify.replay._DRAWN_AT_ONCE", at_once)
+    assert replayed(replay_of(folder)) == of_sequences(batches(folder))
+
+
 def test_a_growing_batch_is_replayed(folder):
     read = batches(folder, start_batch=8, growth_steps=7)
     replay = replay_of(folder, batch_warmup_steps=7, batch_start=8)
