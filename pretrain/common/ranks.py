@@ -51,10 +51,7 @@ def _connect() -> dist.ProcessGroup:
 
 
 def destroy_groups() -> None:
-    """Destroy all groups, with what this module and DeepSpeed hold of them.
-
-    Gloo's threads end with who holds a group; alive at the interpreter's end, they may abort the process.
-    """
+    """Destroy all groups, and let go of them: gloo's threads, alive at an interpreter's end, may abort it."""
     import deepspeed
 
     global _hosts

@@ -174,10 +174,9 @@ def start_processes(patience: int = 600) -> None:
     Raises:
         UserError: they did not all arrive; the message says who is missing, and where the ranks meet.
     """
-    os.environ.setdefault("RANK", "0")
-    os.environ.setdefault("WORLD_SIZE", "1")
-    os.environ.setdefault("LOCAL_RANK", "0")
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
     if int(os.environ["WORLD_SIZE"]) == 1:
         os.environ.setdefault("MASTER_PORT", "0")  # a store of its own: any free port
     import deepspeed
