@@ -17,7 +17,6 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -202,20 +201,6 @@ class Vectors:
         return np.ascontiguousarray(unit(vectors), np.float32)
 
 
-def _meanings(pairs: Sequence[Pair]) -> dict[str, int]:
-    """Return text -> meaning: pairs that share a text mean the same, and so on from pair to pair.
-
-    A loss leaves such texts out as negatives, too (`pretrain.losses.exclusions`), if a batch has these pairs.
-    """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    rows = {text: row for row, text in enumerate(dict.fromkeys(chain.from_iterable(pairs)))}
-    edges = np.array([[rows[text] for text in pair] for pair in pairs]).T
-    linked = coo_array((np.ones(len(pairs), bool), tuple(edges)), shape=(len(rows), len(rows)))
-    return dict(zip(rows, connected_components(linked, directed=False)[1].tolist()))
-
-
 def mine(
     pairs: Sequence[Pair], candidates: Sequence[str], vectors: Vectors, options: MiningOptions
 ) -> list[dict[str, Any]]:
@@ -258,12 +243,7 @@ def mine(
     finally:
         random.setstate(state)
     order = {pair: number for number, pair in enumerate(pairs)}
-    meanings = _meanings(pairs)
-    triples = [
-        row
-        for row in rows
-        if (row["text"], row["positive"]) in order and meanings.get(row["negative"]) != meanings[row["text"]]
-    ]
+    triples = [row for row in rows if (row["text"], row["positive"]) in order]
     return sorted(triples, key=lambda row: order[row["text"], row["positive"]])
 
 

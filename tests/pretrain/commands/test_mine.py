@@ -114,16 +114,6 @@ def test_a_text_is_never_its_own_negative(run):
     assert all(t["scores"][1] <= 1 for t in triples)
 
 
-def test_another_answer_to_the_same_question_is_no_negative(run):
-    """(q, a), (q, b), (r, b): a answers r, too, whom no pair gives it to."""
-    (q, a), (r, b) = PAIRS[:2]
-    model = SentenceTransformer(str(run / "export"), device="cpu")
-    vectors = Vectors(lambda texts, _: model.encode(list(texts)), "", "")
-    triples = mine([*PAIRS[:-1], (q, b)], [], vectors, MiningOptions(num_negatives=20, range_max=24))
-    negatives = {text: {row["negative"] for row in triples if row["text"] == text} for text in (q, r)}
-    assert all(len(found) >= 19 and found.isdisjoint({a, b}) for found in negatives.values())
-
-
 def test_negatives_that_are_given_and_further_texts_are_candidates(run, tmp_path):
     rows = [{"sent0": a, "sent1": b, "hard_neg": f"no {b}"} for a, b in PAIRS]
     Dataset.from_list(rows).to_parquet(tmp_path / "pairs.parquet")
