@@ -19,6 +19,7 @@ _WORDS = {code: frozenset(" ".join(words).split()) for code, _, words in _TABLE}
 _WORD = re.compile(r"[^\W\d_]+(?:\u200c[^\W\d_]+)*")  # with Persian's joints
 _CHARACTERS = 1000  # that are read
 _FEWEST_LETTERS, _FEWEST_WORDS, _LEAST_SHARE = 8, 3, 0.15  # letters, different words, share of all words
+_FEWEST_CHINESE = 4 * 10  # letters of text that is told to be Chinese, each counted as 4
 _RIVAL = 2  # times the words of another language alone, and one more: so many of the language alone
 
 
@@ -49,6 +50,8 @@ def language_of(text: str) -> str:
         return ""
     if not (languages := [code for code, scripts in SCRIPTS.items() if scripts[0] == script]):
         return script.lower()
+    if script == "CJK" and most < _FEWEST_CHINESE:
+        return ""  # a heading in Japanese or Korean may have such letters alone
     if len(languages) == 1:
         return languages[0]
     words = Counter(_WORD.findall(start.lower()))

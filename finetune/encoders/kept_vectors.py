@@ -123,9 +123,10 @@ class KeptVectors:
             if path in self._digests and self._digests[path].isdisjoint(wanted):
                 continue
             if (read := read_file(path)) is None:  # removed, or damaged
-                if path.is_file():
-                    print(f"note: {path} is damaged and removed: its vectors are made again", file=sys.stderr)
+                with contextlib.suppress(OSError):
+                    path.open("rb").close()  # one that cannot be opened stays
                     remove_file(path)
+                    print(f"note: {path} was damaged: its vectors are made again", file=sys.stderr)
                 continue
             self._digests[path] = frozenset(read[0])
             used = {digest: row for digest, row in zip(*read, strict=True) if digest in wanted}

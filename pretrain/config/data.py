@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from augment.text.languages import SCRIPTS
 from pretrain.common.credentials import require_no_credentials
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults, nearest
@@ -215,10 +214,6 @@ class DataConfig(Section):
         no_records = self.pairs != "none" and self.unit != "record"
         refuse(no_records, f"pairs: {self.pairs} makes records, and is not for unit {self.unit}")
         refuse(self.language != "any" and self.pairs == "none", f"language: {self.language} is for pairs")
-        if self.language not in ("any", "same"):
-            for code in self.language.split(","):
-                known = ", ".join(SCRIPTS)
-                refuse(code not in SCRIPTS, f"language: {code!r} is none of any, same, {known}")
         record, split = self.unit == "record", self.long_sentences == "split"
         whole = "is not for unit record, whose texts stay as they are"
         refuse(record and split, f"long_sentences: split {whole}")

@@ -40,7 +40,7 @@ def margin(text: str) -> int:
     if text.count("\n") < _FEWEST:
         return 0
     text = _FENCED.sub("", text.expandtabs())
-    blocks = (map(str.rstrip, block.split("\n")) for block in _BLANK_LINES.split(text))
+    blocks = [[line.rstrip() for line in block.split("\n")] for block in _BLANK_LINES.split(text)]
     pairs = [(a, b) for block in blocks for a, b in pairwise(block) if a and b and not _is_apart(a, b)]
     if len(pairs) < _FEWEST:
         return 0
@@ -63,7 +63,8 @@ def margin(text: str) -> int:
     count = len(pairs)
     is_prose = letters >= 0.7 * characters and words >= 5 * count and marks >= 0.25 * count
     at_margin = full >= 0.6 * count and ended <= 0.3 * count and capitals <= 0.4 * count
-    by_hand = near >= 0.65 * count and ended <= 0.2 * count and capitals <= 0.3 * count
+    in_paragraphs = sum(len(block) > 1 for block in blocks) >= max(3, count // 40)  # else a list
+    by_hand = near >= 0.65 * count and ended <= 0.2 * count and capitals <= 0.3 * count and in_paragraphs
     return width if is_prose and (at_margin or by_hand) else 0
 
 

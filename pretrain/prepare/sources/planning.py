@@ -87,6 +87,8 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
             raise _empty(path)
         return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
     marked = not records and source.format == "auto"
+    if marked and not structure and path.is_dir():  # a README beside data is not the text
+        marked = not any(kind_of(file.name) for file in files_at(path))
     files = _files(path, marked, one_sort=marked and structure and not whole)
     if files is None:
         is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not kind_of(name)

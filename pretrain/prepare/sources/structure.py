@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from augment.text.cleaning import clean
-from augment.text.languages import language_of
+from augment.text.languages import SCRIPTS, language_of
+from pretrain.common.errors import UserError
 from pretrain.prepare.sentences import count_words, sentences_of
 from pretrain.prepare.sources.markup import Pair, sections
 
@@ -68,6 +69,13 @@ def pairs_of(
     """
     found = {kind: list(_sound(kind, _FINDERS[kind](document), counts)) for kind in kinds}
     return {kind: pairs for kind, pairs in found.items() if pairs}
+
+
+def require_known(language: str) -> None:
+    """Raise UserError unless `language` is one that `unwanted` takes."""
+    codes = language.split(",")
+    if codes not in (["any"], ["same"]) and (unknown := [code for code in codes if code not in SCRIPTS]):
+        raise UserError(f"language: {unknown[0]!r} is none of any, same, {', '.join(SCRIPTS)}")
 
 
 def unwanted(pair: Pair, text: str, language: str) -> str:

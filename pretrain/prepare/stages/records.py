@@ -108,11 +108,11 @@ class AgreeOnColumns(PlannedStep):
         tasks, wanted = files.TaskColumns.read_all(self.work), self.config.pairs
         if not tasks and wanted != "none":
             kind = "structure" if wanted == "structure" else f"kind {wanted}"
-            dropped = files.SentenceCounts.total(self.work)
-            kind += "".join(
-                f", {name.replace('_', ' ')}: {n}" for name, n in dropped.items() if "dropped" in name
-            )
-            raise UserError(f"{self.plan.described} has no pairs of {kind}: give other text, or other pairs")
+            counts = files.SentenceCounts.total(self.work)
+            dropped = [f", {name.replace('_', ' ')}: {n}" for name, n in counts.items() if "dropped" in name]
+            kind += "".join(dropped)
+            other = "give other text, or other pairs" + (", or another --language" if dropped else "")
+            raise UserError(f"{self.plan.described} has no pairs of {kind}: {other}")
         for kind in ("label", "score"):
             having, without = (
                 [n for n, task in tasks.items() if bool(getattr(task, f"{kind}s")) is has]

@@ -90,6 +90,8 @@ def test_a_parser_parses_no_other_script():
         ("DataLoader Tensor", ""),  # too little to tell
         ("I do, do I? I do!", ""),  # words of Polish too
         ("import torch as nn", ""),
+        ("東京都立大学の概要", "ja"),
+        ("東京都立大学概要", ""),  # a heading of Japanese may have Chinese letters alone
         ("x = y + z", ""),
     ],
 )

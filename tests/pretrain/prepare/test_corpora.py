@@ -106,7 +106,10 @@ def test_files_in_markup_are_read_without_their_marks(tmp_path):
     write(tmp_path / "b.html.gz", "<html><body><nav>Home</nav><h1>Head</h1><p>A &amp; <b>B</b>.</p></body>")
     write(tmp_path / "c.txt", "Not *marked* <b>up</b>.")
     expected = ["Title\nSome plain words of a text.", "Head\nA & B.", "Not *marked* <b>up</b>."]
-    assert everything(Source(source=str(tmp_path))) == expected
+    assert everything(Source(source=f"{tmp_path}/*")) == expected
+    assert everything(Source(source=str(tmp_path))) == expected[2:]  # a README beside data is not the text
+    (tmp_path / "c.txt").unlink()
+    assert everything(Source(source=str(tmp_path))) == expected[:2]
     assert everything(Source(source=str(tmp_path / "a.md"), format="text")) != expected[:1]
 
 

@@ -61,6 +61,9 @@ def test_paragraphs_wrapped_by_hand_come_back_whole():
         "\n".join(sentence for p in PARAGRAPHS for sentence in p.split(". ")),
         POEM,
         POEM.lower(),
+        "\n".join(  # a list of texts, in lower case and without end marks, of much the same length
+            f"a {'very ' * (i % 4)}large picture of a house, number {i} of many by the sea" for i in range(60)
+        ),
         "\n".join(f"- the item with the number {number} of this list" for number in range(20)),
         "\n".join(f"{number}   {number * 7:8}   {number * 31:8}   a row of a table" for number in range(20)),
         "\n".join("今天天气很好我们去公园" * 5 for _ in range(20)),
