@@ -56,6 +56,10 @@ def test_damaged_data_is_named(layout, tmp_path):
         file.write_text(f"g\tf\ty\t0\t{score}\tone\ttwo\n")
         with pytest.raises(UserError, match=f"'{score}' is not a number"):
             StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS-B-dev"])
+    (tmp_path / "SICK").mkdir()
+    (tmp_path / "SICK" / "SICK_trial.txt").write_text("pair_ID\tsentence_A\tsentence_B\n1\tone\ttwo\n")
+    with pytest.raises(UserError, match=r"SICK_trial\.txt, line 2: 3 tab-separated columns"):
+        StsEvaluator(tmp_path).evaluate(bag_of_words, ["SICK-R-dev"])
     folder = tmp_path / "STS" / "STS13-en-test"
     folder.mkdir()
     for name in YEAR_SUBSETS["STS13"]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import call
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pretrain.commands.sweep.file import expand, read_sweep, text_of
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import NONE_IS_A_VALUE, parse_value
+from pretrain.common.typed_values import NONE_IS_A_VALUE, faults, parse_value
 from pretrain.config.data import DataConfig, Source
 from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
@@ -203,3 +203,17 @@ def test_a_list_of_mappings_that_is_no_yaml_is_no_path():
         parse_value('[{source: "a.jsonl" text_key: body}]', list[Source], "--source")
     assert parse_value("[ab]*.txt", list[Source], "--source") == "[ab]*.txt"
     assert parse_value("[ab", list[Source], "--source") == "[ab"
+
+
+class NoKeys(BaseModel, extra="forbid"):
+    """A model that refuses every key."""
+
+
+@pytest.mark.parametrize(
+    "length, said, more", [(9, 40, ""), (98, 30, "; and 10 more"), (9000, 1, "; and 39 more")]
+)
+def test_faults_beyond_3000_characters_are_counted_but_the_first_is_always_said(length, said, more):
+    keys = [f"{number:0{length}}" for number in range(40)]
+    with pytest.raises(ValidationError) as refused:
+        NoKeys.model_validate(dict.fromkeys(keys))
+    assert faults(refused.value, unknown_key=str) == "; ".join(keys[:said]) + more

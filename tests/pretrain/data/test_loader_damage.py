@@ -9,6 +9,8 @@ from loader_helpers import assert_same, batches, damage
 
 from pretrain.common.errors import UserError
 from pretrain.data.batch import RankBatch
+from pretrain.data.damage import replay
+from pretrain.data.lanes import Lanes
 from pretrain.data.shards import DamagedShard, ShardReader
 
 STEPS = 25  # two epochs of ten steps and a half
@@ -143,6 +145,19 @@ def test_a_repaired_chunk_does_not_become_a_replacement(folder):
         run[first + 1 :], batches(folder, damaged="skip", start_step=first + 1, recorded=recorded)
     ):
         assert np.array_equal(batch.sequence_ids, again.sequence_ids)
+
+
+def test_draws_of_a_chunk_that_is_replaced_twice_keep_their_index():
+    """Chunk 0 is read from chunk 1 from step 1 on, and from chunk 2 from step 3 on."""
+    sizes = np.array([40, 30, 7])
+    lanes = Lanes(sizes, seed=3, global_batch=7, lanes=1)
+    drawn, drawn_index = lanes.draw_steps(0, 11, 0, 1)
+    chunk, index, step = drawn.copy(), drawn_index.copy(), np.arange(77) // 7
+    row = {"epoch": 0, "lane": 0, "chunk": 0}
+    rows = [{**row, "step": 3, "replacement": 2}, {**row, "step": 1, "replacement": 1}]
+    replay(chunk, index, lanes, (0, 11), (0, 1), rows)
+    assert np.array_equal(chunk, np.where(drawn == 0, np.select([step >= 3, step >= 1], [2, 1]), drawn))
+    assert np.array_equal(index, drawn_index % sizes[chunk])
 
 
 def test_a_recorded_chunk_is_replaced_where_damage_is_refused_but_new_damage_is_refused(folder):

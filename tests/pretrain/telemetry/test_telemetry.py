@@ -1,6 +1,7 @@
 """Every number that a run prints, against known times and tokens."""
 
 import io
+import itertools
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from pretrain.config.run import BatchSizes
+from pretrain.telemetry import throughput
 from pretrain.telemetry.formats import flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics, to_line
 from pretrain.telemetry.run import Telemetry, memory_use
@@ -156,6 +158,15 @@ def test_peak_is_a_rate_that_this_machine_reaches():
         torch.mm(a, a)
     reached = 20 * 2 * 256**3 / (time.perf_counter() - started)
     assert reached / 20 < peak < 1e14
+
+
+def test_peak_is_the_rate_of_the_fastest_products(monkeypatch):
+    """A product takes 10 ms, or two or three times as long while others use the core."""
+    factors = itertools.cycle([3, 1, 2])
+    monkeypatch.setattr(
+        throughput, "_time_products", lambda left, right, repeats, device: 0.01 * repeats * next(factors)
+    )
+    assert measure_peak_flops("cpu", torch.float32) == pytest.approx(2 * 1024**3 / 0.01)
 
 
 # -- time shares --------------------------------------------------------------
