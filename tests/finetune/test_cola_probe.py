@@ -45,6 +45,8 @@ def test_equal_to_the_multinomial_regression_of_the_papers_code():
     scores, predicted, converged = probe(train, labels, dev, dev_labels)
     assert converged and predicted.tolist() == (dev @ weight.T + bias).argmax(1).tolist()
     assert scores["accuracy"] == pytest.approx(100 * (predicted == dev_labels).mean())
+    of_training = (train @ weight.T + bias).argmax(1) == labels
+    assert scores["train_accuracy"] == pytest.approx(100 * of_training.mean()) != scores["accuracy"]
 
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch):

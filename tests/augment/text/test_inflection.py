@@ -140,7 +140,7 @@ def test_forms_agree_with_lemminflect():
         ("MP", "an"), ("UFO", "a"), ("8", "an"), ("11", "an"), ("1800", "an"), ("eleven", "an"), ("one", "a"),
         ("heir", "an"), ("NASA", "a"), ("Étude", "an"), ("\"apple", "an"), ("used", "a"), ("usual", "a"),
         ("umbrella", "an"), ("unanimous", "a"), ("UK", "a"), ("UNESCO", "a"), ("URL", "a"), ("up", "an"),
-        ("Utah", "a"), ("ukulele", "a"), ("18th", "an"), ("118", "a"),
+        ("Utah", "a"), ("ukulele", "a"), ("18th", "an"), ("118", "a"), ("80", "an"),
     ],
 )  # fmt: skip
 def test_indefinite_article(words, article):

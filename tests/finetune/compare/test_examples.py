@@ -98,8 +98,23 @@ def test_answers_of_other_figures_are_refused(models, tmp_path):
     tasks = compared(models, tmp_path)["senteval"]
     assert "is not of the figures beside it; evaluate TREC again" in tasks["TREC"]["better"]["reason"]
     assert "not all of its tasks" in tasks["average of 7 transfer"]["better"]["reason"]
+    place.write_bytes(place.read_bytes()[:-100])
+    assert "cannot be read" in compared(models, tmp_path)["senteval"]["TREC"]["better"]["reason"]
     place.unlink()
     assert "cannot be read" in compared(models, tmp_path)["senteval"]["TREC"]["better"]["reason"]
+
+
+def test_figures_of_the_named_pooling_are_compared(tmp_path):
+    for model in ("one", "other"):
+        for pooling, right in (("mean", 300), ("cls", 200)):
+            found = Evaluation("senteval", model, pooling, "mean", "simcse", source=model)
+            add(found, "TREC", np.where(np.arange(len(GOLD)) < right, GOLD, 1 - GOLD))
+            write(found, tmp_path / model)
+    models = [str(tmp_path / "one"), str(tmp_path / "other")]
+    for flags, value in (({}, 75), ({"pooling": "mean"}, 75), ({"pooling": "cls"}, 50)):
+        call(command.compare, *models, out=tmp_path / "out", **flags)
+        found = json.loads((tmp_path / "out" / "compare.json").read_text())["examples"]["senteval"]["TREC"]
+        assert [one["value"] for one in found.values()] == [value, value]
 
 
 def test_models_that_share_no_evaluation_are_compared_without(tmp_path):

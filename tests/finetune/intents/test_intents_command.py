@@ -42,6 +42,7 @@ def test_command_writes_a_task_for_every_number_of_shots(tmp_path, monkeypatch, 
     notes = " ".join(content["notes"])
     assert "60 examples to sample from" in notes
     assert "SNIPS, 20-shot: 3 of 3 classes have fewer than 40" in notes
+    assert "10-shot: " not in notes  # the 20 examples of a class are just enough
     assert "SNIPS: 5-shot" in capsys.readouterr().err
 
 
