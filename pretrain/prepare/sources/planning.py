@@ -86,10 +86,7 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
         if not size:
             raise _empty(path)
         return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
-    marked = not records and source.format == "auto"
-    if marked and not structure and path.is_dir():  # a README beside data is not the text
-        marked = not any(kind_of(file.name) for file in files_at(path))
-    files = _files(path, marked, one_sort=marked and structure and not whole)
+    files = _files(path, not records and source.format == "auto", structure, whole)
     if files is None:
         is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not kind_of(name)
         if is_name and not path.parent.is_dir():  # else a misspelt folder
@@ -137,12 +134,14 @@ def files_at(path: Path) -> list[Path]:
     return sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
 
 
-def _files(path: Path, marked: bool, one_sort: bool) -> list[Path] | None:
+def _files(path: Path, marked: bool, structure: bool, whole: bool) -> list[Path] | None:
     """Return the files to read of a folder, or of a path or glob; None if there are none."""
     there = files_at(path)
-    if one_sort:
+    if marked and structure and not whole:
         there = _of_one_sort(path, there)
     if path.is_dir():
+        if not structure and any(kind_of(file.name) for file in there):
+            marked = False  # a README beside data is not the text
         files = [file for file in there if kind_of(file.name, marked)]
         if not files:
             kinds = _KINDS | MARKUP if marked else _KINDS

@@ -227,7 +227,7 @@ def test_the_last_line_says_what_is_kept(kept, forgot, last):
 
 @pytest.mark.parametrize("pooling,left_out", [("mean", set()), ("cls", {"best, sif weights"})])
 def test_by_products_are_scored_as_their_folders_and_packed_bits_are(made, tmp_path, pooling, left_out):
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # a number near 0 may have another sign in another batch
     guest = save_guest(save_bert(tmp_path / "bert"), tmp_path / "guest", pooling)
     halves, out = Halves.of(made[1]), tmp_path / "out"
     text = str(made[1] / TRAIN.format("*"))
@@ -256,8 +256,7 @@ def test_by_products_are_scored_as_their_folders_and_packed_bits_are(made, tmp_p
         each = [
             score(rows_of_one, asked)["ndcg@10"] for rows_of_one, asked in zip(ranking.tolist(), one.relevant)
         ]
-        # the sign of a number near 0 is another in another batch: a bit, and what it moves in a ranking
-        assert rows["best, a bit"][half][0].mean() == pytest.approx(100 * np.mean(each), abs=0.2)
+        assert rows["best, a bit"][half][0].mean() == pytest.approx(100 * np.mean(each), abs=0.01)
 
 
 def test_start_and_words_are_scored_once(made, tmp_path):
