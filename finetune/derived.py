@@ -37,6 +37,8 @@ from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.data.manifest import MANIFEST
 from pretrain.data.shards import ShardReader
+from pretrain.export.sentence_transformers import weights_by_token
+from pretrain.model.pooling import sif_weights
 
 MARK = "derived.txt"
 """A file of every folder that this module writes, which it may therefore replace."""
@@ -44,8 +46,6 @@ SIF, IDF = WEIGHTINGS = "sif", "idf"
 ENCODED, INPUT = "encoded", "input"
 SPECTRUM_FLOOR = 1e-6
 """A singular value below this share of the largest is the rounding of a float32 encoder, and counts as 0."""
-SIF_CONSTANT = 1e-3
-"""a of Arora et al.; they find 1e-4 to 1e-3 alike."""
 MOST_SENTENCES = 10_000
 """That a map is fitted on, unless `sentences` says how many."""
 ROWS_OF_A_CHUNK = 64
@@ -83,7 +83,7 @@ class TokenCounts:
         """Return the weight of each token, float64[V]; kind: "sif" or "idf"."""
         if kind == IDF:
             return np.log((1 + self.texts) / (1 + self.texts_with)) + 1
-        return SIF_CONSTANT / (SIF_CONSTANT + self.occurrences / self.occurrences.sum())
+        return sif_weights(self.occurrences)
 
 
 def read_tokens(text: str | Sequence[str], model: Any, location: str) -> Iterator[Ragged]:
@@ -182,10 +182,8 @@ def weigh_tokens(model: Any, weights: np.ndarray, name: str) -> Any:
     if pooling != "mean" or WordWeights in kinds:
         what = "such weights already" if pooling == "mean" else f"{pooling} pooling"
         raise UserError(f"weights of tokens are for a mean over tokens, and {name} has {what}")
-    tokens = model.tokenizer.convert_ids_to_tokens(range(len(weights)))
-    words = [token or f"no token {number}" for number, token in enumerate(tokens)]
-    by_word = dict(zip(words, weights.tolist(), strict=True))
-    modules.insert(kinds.index(Pooling), WordWeights(words, by_word))
+    by_token = weights_by_token(weights.tolist(), model.tokenizer)
+    modules.insert(kinds.index(Pooling), WordWeights(list(by_token), by_token))
     return _like(model, modules)
 
 

@@ -31,7 +31,13 @@ from pretrain.objectives import build_objective
 from pretrain.start import continuity, devices, summary
 from pretrain.start.checkpoints import Checkpoints
 from pretrain.start.data import open_data, report_damage, require_different_views, require_signal
-from pretrain.start.encoder import check_sources, guiding_encoder, start_at_frequencies, starting_encoder
+from pretrain.start.encoder import (
+    check_sources,
+    guiding_encoder,
+    start_at_frequencies,
+    starting_encoder,
+    weigh_by_frequency,
+)
 from pretrain.start.evaluation import RunEvaluation, require_sts, sets_of
 from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder, whole_run
 from pretrain.start.resume import check_requested, resume_from, roll_back, verify_resumed_batch
@@ -135,6 +141,8 @@ class TrainingRun:
         reads = config.objective.mlm.initial_bias == "frequencies" and config.model.init is None
         if reads and self.progress.best_step == 0:  # else a checkpoint replaces it unseen
             start_at_frequencies(self.encoder, data.train, data.tokenizer)
+        if config.model.token_weights == "sif":
+            weigh_by_frequency(self.encoder, data.train)
         longest = self.encoder.max_positions
         prompts, use = prompt_tokens(data.tokenizer, config.data.prompts), data.export_interface(longest)
         left_out = () if config.data.prompts_pooled else prompts.values()

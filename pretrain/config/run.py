@@ -55,6 +55,9 @@ class ModelConfig(Section):
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = "cls"
     """sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding output and last;
     of the last two"""
+    token_weights: Literal["equal", "sif"] = "equal"
+    """weights of tokens in means, in training and in use. sif: a / (a + share of the data's tokens), with
+    a = 0.001 (Arora et al. 2017)"""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
@@ -64,7 +67,7 @@ class ModelConfig(Section):
 
     def architecture(self) -> dict[str, Any]:
         """Return the sizes of a model to be built (`pretrain.model.architectures.config_from`)."""
-        sizes = self.model_dump(exclude={"init", "pooling", "attention"}, exclude_none=True)
+        sizes = self.model_dump(exclude={"init", "pooling", "attention", "token_weights"}, exclude_none=True)
         return sizes | {"intermediate_size": self.intermediate_size or 4 * self.hidden_size}
 
 
@@ -450,6 +453,8 @@ class Config(Section):
         idle = self.model.pooling == "cls" or not any(self.data.prompts.values())
         idle = idle and not self.data.prompts_pooled
         refuse(idle, "data.prompts_pooled=false changes nothing without data.prompts, or under pooling=cls")
+        unread = self.model.token_weights != "equal" and not self.data.prompts_pooled
+        refuse(unread, "model.token_weights goes with data.prompts_pooled=true: exports have no other form")
         return self
 
     @property

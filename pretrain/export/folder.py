@@ -20,7 +20,7 @@ from pretrain.common.run_folder import require_folder
 from pretrain.config.recipe import as_yaml
 from pretrain.data.tokenizer import DEL, cleaning_tokenizer, tokenizer_hash, without_del
 from pretrain.export.model_card import model_card
-from pretrain.export.sentence_transformers import POOLED_TYPES, Interface, write_modules
+from pretrain.export.sentence_transformers import POOLED_TYPES, Interface, weights_by_token, write_modules
 from pretrain.export.sums import write_sums
 from pretrain.model.architectures import family_of
 from pretrain.model.heads import ProjectionHead, simcse_head
@@ -203,6 +203,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         tokenizer = without_del(tokenizer)
     pooling = config["model"]["pooling"]
     model, heads = _rebuild(checkpoint, content)
+    weights = heads.pop("encoder.token_weights", None)
     longest = family_of(model.config.model_type).usable_positions(model.config)
     tokenizer.model_max_length = longest
 
@@ -219,6 +220,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         interface,
         None if kept is None else _kept_head(heads, kept),
         pooler=model.config.model_type in POOLED_TYPES,
+        token_weights=None if weights is None else weights_by_token(weights.tolist(), tokenizer),
     )
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
@@ -230,6 +232,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         "max_length": interface.max_length,
         "hidden_size": model.config.hidden_size,
         "normalize": interface.normalize,
+        "token_weights": weights is not None,
         "prompts": interface.prompts,
         "default_prompt": interface.default_prompt,
         "prompts_pooled": interface.include_prompt,

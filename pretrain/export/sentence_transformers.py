@@ -8,7 +8,7 @@ And importing the library takes longer than an export.
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,7 @@ def write_modules(
     interface: Interface,
     head: ProjectionHead | None = None,
     pooler: bool = False,
+    token_weights: Mapping[str, float] | None = None,
 ) -> str | None:
     """Write modules.json and what it names into the export folder `out`.
 
@@ -100,6 +101,7 @@ def write_modules(
         head: what the pooled vectors go through: a `pretrain.model.heads.simcse_head`.
         pooler: whether the library would add a pooler of new weights, with a warning; it is told not to
             (`POOLED_TYPES`).
+        token_weights: token -> its weight in a mean, of all tokens in order; None: all alike.
 
     Returns:
         The name of the head's folder in `out`; None without a head.
@@ -125,6 +127,11 @@ def write_modules(
         add("WeightedLayerPooling", settings, {"layer_weights": weights})
         # not in config.json, where it would cost every user of the encoder
         transformer["config_args"] = {"output_hidden_states": True}
+    if token_weights is not None:
+        add(
+            "WordWeights",
+            {"vocab": list(token_weights), "word_weights": token_weights, "unknown_word_weight": 1},
+        )
     mode = "cls_token" if pooling == "cls" else "mean_tokens"
     modes = {f"pooling_mode_{name}": name == mode for name in MODES}
     add("Pooling", width | modes | {"include_prompt": interface.include_prompt})
@@ -150,6 +157,13 @@ def write_modules(
         "default_prompt_name": interface.default_prompt, "similarity_fn_name": interface.similarity,
     })  # fmt: skip
     return head_folder
+
+
+def weights_by_token(weights: Sequence[float], tokenizer: Any) -> dict[str, float]:
+    """Return token -> weight, in order; numbers that no token has get a name of their own."""
+    tokens = tokenizer.convert_ids_to_tokens(range(len(weights)))
+    names = [token or f"no token {number}" for number, token in enumerate(tokens)]
+    return dict(zip(names, weights, strict=True))
 
 
 def unpooled_prompts(interface: Interface, tokenizer: Any) -> list[np.ndarray]:

@@ -65,7 +65,7 @@ class SentenceEncoder(nn.Module):
         install(lm)
         self.token_weights: Tensor | None
         """float32[V]: the weight of each token in means; None: all alike."""
-        self.register_buffer("token_weights", None, persistent=False)
+        self.register_buffer("token_weights", None)
         self.left_out: list[Tensor] = []
         self.copies: WorkingCopies | None = None
         self._leaf, self._reads = False, dict[Read, None]()
@@ -215,8 +215,7 @@ class SentenceEncoder(nn.Module):
             keys = None
         elif keys is None:
             keys = torch.randint(-(2**63), 2**63 - 1, (len(lengths),)).numpy().view(np.uint64)
-        device, plain = self.lm.device, self.token_weights is None and not self.left_out
-        pooled = None if plain else self._pooled(ids, lengths)
+        device, pooled = self.lm.device, self._pooled(ids, lengths) if self.left_out else None
         row = PackedRow.build(ids, lengths, device, self._pad_id, self._first_position, token_types, keys)
         return row if pooled is None else replace(row, pooled=pooled)
 
@@ -225,7 +224,9 @@ class SentenceEncoder(nn.Module):
     ) -> PackedStates:
         """Return `states` of a row that `pack` has made."""
         device, base = row.ids.device, self.lm.base_model
-        run = self._state(row)
+        run, pooled = self._state(row), row.pooled
+        if pooled is None and self.token_weights is not None:
+            pooled = row.in_input_order(self.token_weights[row.ids])
         with torch.autocast(device.type, enabled=False):
             hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
             hidden = row.edited(hidden, edit)
@@ -238,7 +239,7 @@ class SentenceEncoder(nn.Module):
             last=row.in_input_order(last),
             second=None if other is None else row.in_input_order(other),
             lengths=row.lengths,
-            pooled=row.pooled,
+            pooled=pooled,
         )
 
     def _pooled(self, ids: Tensor, lengths: Tensor) -> Tensor:
@@ -270,7 +271,7 @@ class SentenceEncoder(nn.Module):
     def why_not_repeatable(self, row: PackedRow) -> str:
         """Return why a pass over a row launches other things than over others of its `shape`; "" else."""
         if row.pooled is not None:
-            return "prompts are left out of means, or tokens weighted"
+            return "prompts are left out of means"
         if row.order is not None:
             return "its sequences are not in order of length"
         heads = layers_of(self.lm)[0].heads

@@ -11,6 +11,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,9 @@ SECOND_STATE: dict[str, int | None] = {
 }
 """Pooling -> index of the hidden state it needs beside the last (0: embeddings, i: output of layer i)."""
 
+SIF_CONSTANT = 1e-3
+"""a of Arora et al.; they find 1e-4 to 1e-3 alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackedStates:
@@ -39,6 +43,14 @@ class PackedStates:
     """int64[N], on the states' device."""
     pooled: Tensor | None = None
     """bool[T]: the tokens that a mean is over; or float32[T], their weights in it; None: all alike."""
+
+
+def sif_weights(counts: np.ndarray) -> np.ndarray:
+    """Return the weight of each token by its count int64[V], a / (a + share), float64[V].
+
+    Arora, Liang and Ma 2017, "A simple but tough-to-beat baseline for sentence embeddings", equation 3.
+    """
+    return SIF_CONSTANT / (SIF_CONSTANT + counts / counts.sum())
 
 
 def check_pooling(pooling: str) -> str:

@@ -16,6 +16,7 @@ from pretrain.export.folder import read_policy
 from pretrain.export.sentence_transformers import Interface, read_modules
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokenizer, load_encoder
+from pretrain.model.pooling import sif_weights
 
 
 def check_sources(config: Config) -> None:
@@ -38,6 +39,8 @@ def check_sources(config: Config) -> None:
         except CannotLoad as error:
             raise UserError(f"{key}={source}: {error}") from None
     adopt_interface(config)
+    if config.model.token_weights != "equal" and config.model.pooling == "cls":
+        raise UserError("model.token_weights weighs tokens in a mean, and model.pooling is cls: name a mean")
 
 
 def adopt_interface(config: Config) -> Interface | None:
@@ -51,8 +54,7 @@ def adopt_interface(config: Config) -> Interface | None:
     modules = read_modules(init)
     if modules is not None and "pooling" not in config.model.model_fields_set:
         policy = read_policy(init)
-        parts = {"Dense": modules.head, "WordWeights": modules.token_weights}
-        lost = modules.others + [name for name, part in parts.items() if part is not None]
+        lost = modules.others + (["Dense"] if modules.head is not None else [])
         if policy is None and lost:
             what = f"--init {init} makes its vectors by what training cannot keep ({', '.join(lost)})"
             raise UserError(f"{what}; give --model.pooling cls or mean to train it without that")
@@ -84,6 +86,9 @@ def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             has = ", ".join(f"model.{key} {built[key]}, not {given[key]}" for key in wrong)
             raise UserError(f"a checkpoint keeps its sizes: {model.init} has {has}. Leave that out")
         config.model = model.model_copy(update=built)
+        modules = read_modules(model.init)
+        if modules is not None and modules.pooling == model.pooling:
+            encoder.token_weights = modules.token_weights
     else:
         encoder = build_encoder(model.architecture(), tokenizer, model.pooling)
     encoder.exact_attention = model.attention == "exact"
@@ -99,19 +104,31 @@ def start_at_frequencies(encoder: SentenceEncoder, data: ShardReader, tokenizer:
     """Set the masked-language head's bias to the log of each token's relative frequency in the data.
 
     A head that starts at 0 teaches the encoder the frequencies first: the quickest way is one vector for
-    every token of every text, and deep encoders stay there. Counts are of at most 32 chunks (2 million
-    tokens), evenly spread, with 1 added to each; special tokens, which are never predicted, count as unseen.
+    every token of every text, and deep encoders stay there. 1 is added to each count; special tokens, which
+    are never predicted, count as unseen.
     """
     bias = encoder.lm.get_output_embeddings().bias
-    counts = np.zeros(len(bias), np.int64)
-    for chunk in np.unique(np.linspace(0, data.num_chunks - 1, 32).astype(int)):
-        try:
-            counts += np.bincount(data.read(int(chunk)).stored.ids, minlength=len(counts))
-        except DamagedShard:  # training says so, and decides what follows
-            continue
+    counts = count_tokens(data, len(bias))
     counts[tokenizer.all_special_ids] = 0
     with torch.no_grad():
         bias.copy_(torch.from_numpy(np.log((counts + 1) / (counts + 1).sum())))
+
+
+def weigh_by_frequency(encoder: SentenceEncoder, data: ShardReader) -> None:
+    """Let means over tokens be by SIF weights of the data's tokens, which a checkpoint and an export keep."""
+    weights = sif_weights(count_tokens(data, encoder.vocab_size))
+    encoder.token_weights = torch.from_numpy(weights).float()
+
+
+def count_tokens(data: ShardReader, size: int) -> np.ndarray:
+    """Count the tokens of at most 32 chunks (2 million tokens), evenly spread: int64[V]."""
+    counts = np.zeros(size, np.int64)
+    for chunk in np.unique(np.linspace(0, data.num_chunks - 1, 32).astype(int)):
+        try:
+            counts += np.bincount(data.read(int(chunk)).stored.ids, minlength=size)
+        except DamagedShard:  # training says so, and decides what follows
+            continue
+    return counts
 
 
 def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEncoder | None:

@@ -26,7 +26,7 @@ from pretrain.config.data import data_config
 from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.prepare.run import prepare
-from pretrain.start.encoder import adopt_interface
+from pretrain.start.encoder import adopt_interface, starting_encoder
 
 WORDS = ["a", "man", "woman", "cat", "dogs", "bark", "at", "night", "plays"]
 TEXTS = [" ".join(np.random.RandomState(n).choice(WORDS, 3 + n % 9)) + " ." for n in range(120)]
@@ -149,10 +149,19 @@ def test_layers_that_are_averaged_run_packed(models, tmp_path, pooling):
         export({"max": models["max"], "text": tmp_path / "data"}, "max", tmp_path / "none", whiten=8)
 
 
-def test_training_does_not_start_from_weights_of_tokens(models, tmp_path):
+def test_training_starts_with_the_weights_of_tokens_unless_it_pools_otherwise(models, tmp_path):
     out = export(models, "mean", tmp_path / "out", pooling="sif")
-    with pytest.raises(UserError, match=r"training cannot keep \(WordWeights\); give --model.pooling"):
-        adopt_interface(load_config(None, {"init": str(out)}))
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    for given, keeps in (({}, True), ({"model.pooling": "cls"}, False)):
+        config = load_config(None, {"init": str(out)} | given)
+        assert adopt_interface(config) is not None
+        encoder = starting_encoder(config, tokenizer)
+        assert (encoder.token_weights is not None) == keeps
+        if keeps:
+            ids = torch.tensor(tokenizer(TEXTS[0])["input_ids"])
+            found = encoder.eval().embed(ids, torch.tensor([len(ids)])).detach().numpy()
+            expected = SentenceTransformer(str(out), device="cpu").encode(TEXTS[:1])
+            np.testing.assert_allclose(unit(found), expected, atol=1e-6)
 
 
 def test_weights_from_prepared_data_are_of_its_tokens(models, tmp_path, capsys):

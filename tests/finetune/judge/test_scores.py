@@ -20,8 +20,17 @@ from finetune.judge.by_products import by_products
 from finetune.judge.choice import Judge, choose, fingerprint, general_test, read_report, report_lines
 from finetune.judge.costs import ROUNDS, cost_lines, costs_of, size_of
 from finetune.judge.heldout import HALVES, TRAIN, RetrievalTest, make_test
-from finetune.judge.scores import BM25, METRICS, PASSAGES, START, Halves, in_words
-from finetune.judge.scores import mean_interval, rows_of, table
+from finetune.judge.scores import (
+    BM25,
+    METRICS,
+    PASSAGES,
+    START,
+    Halves,
+    in_words,
+    mean_interval,
+    rows_of,
+    table,
+)
 from finetune.nanobeir import FOLDER, read
 from pretrain.benchmarks.retrieval import score
 from pretrain.common.errors import UserError

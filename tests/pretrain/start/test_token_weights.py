@@ -1,0 +1,65 @@
+"""Tokens weighted by frequency in training, in a resume and in the export, and again from that export."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from run_helpers import command, curve, finish, start
+from sentence_transformers import SentenceTransformer
+from test_bad_input import refused
+from transformers import AutoModel, AutoTokenizer
+
+from finetune.encoders.models import open_model
+from pretrain.data.shards import ShardReader
+from pretrain.export.folder import export
+
+TEXTS = ["the river of the town", "a green hill, a stone; the river", "the the the"]
+
+
+def by_formula(folder, data) -> np.ndarray:
+    """The mean of embeddings and last layer by Arora et al.'s weights, float64, counts of all shards."""
+    reader = ShardReader(data)
+    counts = np.zeros(AutoModel.from_pretrained(folder).config.vocab_size, np.int64)
+    for chunk in range(reader.num_chunks):
+        np.add.at(counts, reader.read(chunk).stored.ids, 1)
+    weights = 0.001 / (0.001 + counts / counts.sum())
+    model = AutoModel.from_pretrained(folder, dtype=torch.float64)
+    vectors = []
+    for text in TEXTS:
+        ids = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            states = model(ids, output_hidden_states=True).hidden_states
+        of_tokens = weights[ids[0].numpy()][:, None]
+        states = (states[0][0] + states[-1][0]).numpy() / 2
+        vectors.append((of_tokens * states).sum(0) / of_tokens.sum())
+    return np.stack(vectors)
+
+
+@pytest.mark.full
+def test_training_resume_and_export_weigh_alike(tiny_data, tmp_path):
+    run = tmp_path / "run"
+    flags = {"model__token_weights": "sif", "model__pooling": "embedding-last", "objective": "simcse"}
+    flags |= {"objective__mlm__weight": 0, "train__steps": 4, "checkpoint__every": 2, "checkpoint__keep": 9}
+    finish(start(command(tiny_data, run, **flags), ranks=2))
+    whole, found = curve(run), open_model(run / "export").encode(TEXTS)
+    np.testing.assert_allclose(found, by_formula(run / "export", tiny_data), atol=1e-5)
+    theirs = SentenceTransformer(str(run / "export"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(found, theirs, atol=1e-6)
+
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    finish(start(command(tiny_data, run, **flags, checkpoint__resume="auto"), ranks=2))
+    assert curve(run) == whole
+    assert (open_model(run / "export").encode(TEXTS) == found).all()
+
+    # from its export, and untrained; the data then has other frequencies, which are not asked for
+    flags |= {"model__token_weights": None, "model__pooling": None, "train__lr": 1e-12, "init": run}
+    flags |= {f"model__{key}": None for key in ("layers", "hidden_size", "heads", "max_positions")}
+    finish(start(command(tiny_data, tmp_path / "again", **flags)))
+    again = open_model(export(tmp_path / "again", tmp_path / "out")).encode(TEXTS)
+    np.testing.assert_allclose(again, found, atol=1e-6)
+
+
+def test_they_need_a_mean(tiny_data, tmp_path):
+    words = command(tiny_data, tmp_path / "run", model__token_weights="sif", model__pooling="cls")
+    refused(words, "model.token_weights weighs tokens in a mean", "name a mean")
