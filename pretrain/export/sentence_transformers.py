@@ -198,7 +198,7 @@ def read_modules(source: str) -> Modules | None:
             f"pooling {pooling}": pooling not in SECOND_STATE,
             "Dense": "Dense" in paths and head is None,
             # the library scales the first token by its weight, too, and divides by the weights of prompts
-            "WordWeights": weights is not None and not (pooling == "mean" and include_prompt),
+            "WordWeights": weights is not None and (pooling == "cls" or not include_prompt),
             "transformer in a folder of its own": bool(paths.get("Transformer")),
             "transformer of another task": texts.get("transformer_task", TASK) != TASK,
             "do_lower_case": bool(texts.get("do_lower_case")),

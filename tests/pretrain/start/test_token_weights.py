@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from test_bad_input import refused
 from transformers import AutoModel, AutoTokenizer
 
+from finetune.encoders.embed import PackedModel
 from finetune.encoders.models import open_model
 from pretrain.data.shards import ShardReader
 from pretrain.export.folder import export
@@ -44,6 +45,7 @@ def test_training_resume_and_export_weigh_alike(tiny_data, tmp_path):
     finish(start(command(tiny_data, run, **flags), ranks=2))
     whole, found = curve(run), open_model(run / "export").encode(TEXTS)
     np.testing.assert_allclose(found, by_formula(run / "export", tiny_data), atol=1e-5)
+    assert isinstance(open_model(run / "export").runs, PackedModel)
     theirs = SentenceTransformer(str(run / "export"), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(found, theirs, atol=1e-6)
 
