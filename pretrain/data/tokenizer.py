@@ -28,6 +28,8 @@ MOST_ACCENTED = 0.002
 """Share of letters that `lowercase: auto` may take something from; English Wikipedia has 0.0009."""
 _ROLES = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 _SENTENCES = ("A man plays the guitar.", "the 3rd of May", "Über den Fluss", "(nobody) was there")
+LEAST_ALPHABET = 128
+"""Characters of a small vocabulary: those of a language with some punctuation."""
 _WORDPIECE_ROLES = {"unk_token": "[UNK]"}
 _STAND_INS = {"cls_token": "bos_token", "sep_token": "eos_token"}  # of a decoder's tokenizer, as Gemma's
 
@@ -72,12 +74,12 @@ def train_tokenizer(
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix="##")
         texts = sample = list(texts)
-        alphabet = _alphabet(sample, tokenizer.normalizer, vocabulary // 2)
+        alphabet = _alphabet(sample, tokenizer.normalizer, vocabulary)
         # Ties between merges are broken by the pieces' numbers, and the trainer numbers "##x" as it meets
         # them in a randomly seeded map. Named as special tokens they have their numbers beforehand.
         # BERT's normalizer makes a word of an ideograph, so that it is never inside one.
         apart = re.compile("[\u4e00-\u9fff\u3400-\u4dbf]")
-        inner = alphabet if len(alphabet) <= 2000 else [c for c in alphabet if not apart.match(c)]
+        inner = [character for character in alphabet if not apart.match(character)]
         shared["special_tokens"] = [*special, *(f"##{character}" for character in inner)]
         trainer: Any = trainers.WordPieceTrainer(
             **shared, continuing_subword_prefix="##", initial_alphabet=alphabet, limit_alphabet=len(alphabet)
@@ -112,10 +114,11 @@ def accented_share(texts: Iterable[str]) -> float:
     return lost / max(1, letters)
 
 
-def _alphabet(texts: list[str], normalizer: Any, max_size: int) -> list[str]:
-    """Return the most frequent characters of the normalised texts, sorted; rarer ones become [UNK].
+def _alphabet(texts: list[str], normalizer: Any, vocabulary: int) -> list[str]:
+    """Return the most frequent characters of the normalised texts, sorted; words with others become [UNK].
 
-    They are 2,000, or up to `max_size` if these are not 99.95% of the text: Chinese has more.
+    They are 99.95% of the text, as SentencePiece's, if half of the vocabulary holds them (Chinese has
+    thousands); more where a 32nd of it does: each takes two pieces, "x" and "##x". BERT's has 997.
     """
     counts: Counter[str] = Counter()
     for text in texts:
@@ -124,7 +127,7 @@ def _alphabet(texts: list[str], normalizer: Any, max_size: int) -> list[str]:
     enough = 0.9995 * sum(counts[character] for character in frequent)
     covered = accumulate(counts[character] for character in frequent)
     needed = 1 + sum(1 for count in covered if count < enough)
-    return sorted(frequent[: max(2000, min(needed, max_size))])
+    return sorted(frequent[: max(LEAST_ALPHABET, vocabulary // 32, min(needed, vocabulary // 2))])
 
 
 def _canonical(tokenizer: "Tokenizer", special: list[str], wordpiece: bool, exact: bool) -> "Tokenizer":

@@ -79,6 +79,17 @@ def test_word_piece_has_the_characters_that_chinese_needs():
     assert ids.count(tokenizer.unk_token_id) <= 0.0005 * 3000 + 1
 
 
+def test_word_piece_is_not_filled_with_rare_characters():
+    hangul = " ".join(chr(0xAC00 + number) + chr(0xAC00 + number + 1) for number in range(0, 1200, 2))
+    texts = [hangul, *corpus() * 40]
+    for size in (2048, 8192):  # 128 characters, and a 32nd of the vocabulary
+        vocabulary = train_tokenizer(iter(texts), "wordpiece", size, exact=True).get_vocab()
+        single = [piece for piece in vocabulary if len(piece.removeprefix("##")) == 1]
+        characters = {piece.removeprefix("##") for piece in single}
+        assert len(characters) == max(128, size // 32) and {*"".join(WORDS)} <= characters
+        assert len(single) == 2 * len(characters) - sum("\u4e00" <= one <= "\u9fff" for one in characters)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
 def test_training_twice_in_other_processes_gives_the_same_tokenizer(tmp_path, kind):
