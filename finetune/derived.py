@@ -38,7 +38,7 @@ from pretrain.common.errors import UserError
 from pretrain.data.manifest import MANIFEST
 from pretrain.data.shards import ShardReader
 from pretrain.export.sentence_transformers import weights_by_token
-from pretrain.model.pooling import sif_weights
+from pretrain.model.pooling import WORDS, sif_weights
 
 MARK = "derived.txt"
 """A file of every folder that this module writes, which it may therefore replace."""
@@ -167,6 +167,9 @@ def open_base(source: ModelSource, pooling: str) -> Any:
     chosen = pooling_of(source, "" if pooling in WEIGHTINGS else pooling, quiet=False)
     if chosen == POOLER:
         raise UserError(f"--pooling {POOLER}: its vectors have no modules that a folder could name")
+    if chosen == WORDS:  # with the transformer whose table it is
+        own = open_sentence_transformer(source, None)
+        return _like(own, [*open_padded(source, "mean", None), *split_normalize(own)[1]])
     if chosen in (OWN_MODULES, source.trained_pooling):  # with its prompts
         return open_sentence_transformer(source, None)
     return open_padded(source, chosen, None)
@@ -258,6 +261,8 @@ def table_width(tokens: int) -> int:
 def derive(name: str, out: str, fit: Derivation) -> list[str]:
     """Write a folder derived from a model, and return what was done, a line each."""
     source, folder, done = resolve(name), Path(out), list[str]()
+    if source.trained_pooling == WORDS and fit.pooling in ("", *WEIGHTINGS):  # of a static table it makes one
+        fit = fit.model_copy(update={"static": INPUT})
     if folder.resolve() == Path(source.location).resolve():
         raise UserError(f"--out {out} is the model's own folder; name another")
     require_replaceable(folder)

@@ -88,8 +88,8 @@ def embed_rows(
         for batch in filter(len, cut(sizes, count)):
             ids = torch.from_numpy(np.concatenate([rows[n] for n in batch])).to(device)
             lengths = torch.from_numpy(sizes[batch])
-            for second, names in passes.items():
-                states = encoder.states(ids, lengths, second)
+            for first, names in passes.items():
+                states = encoder.states_for(first, encoder.pack(ids, lengths))
                 for name in names:
                     made = encoder.vectors(states, name).cpu().numpy()
                     whole = vectors.setdefault(name, np.empty((len(rows), made.shape[1]), np.float32))
@@ -164,10 +164,14 @@ def load_pooler(source: str | Path) -> ProjectionHead:
     return head.eval()
 
 
-def _passes(poolings: Sequence[str]) -> dict[int | None, list[str]]:
-    """Group poolings by their second hidden state; those that need none are computed with the first."""
-    passes: dict[int | None, list[str]] = {}
-    for name in sorted(poolings, key=lambda name: SECOND_STATE[name] is None):
-        second = SECOND_STATE[name]
-        passes.setdefault(next(iter(passes), None) if second is None else second, []).append(name)
+def _passes(poolings: Sequence[str]) -> dict[str, list[str]]:
+    """Group poolings by their second hidden state; those that need none are computed with the first.
+
+    Each group has the name of the pooling whose states it reads.
+    """
+    passes: dict[str, list[str]] = {}
+    for name in sorted(poolings, key=lambda name: SECOND_STATE.get(name) is None):
+        passes.setdefault(
+            name if SECOND_STATE.get(name) is not None else next(iter(passes), name), []
+        ).append(name)
     return passes

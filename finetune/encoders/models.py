@@ -275,8 +275,10 @@ def _import_function(text: str) -> EmbedFunction:
 def pooling_of(source: ModelSource, pooling: str, quiet: bool) -> str:
     """Return how a model makes vectors; refuse a pooling that it cannot have."""
     from finetune.encoders.embed import POOLER
-    from pretrain.model.pooling import check_pooling
+    from pretrain.model.pooling import WORDS, check_pooling
 
+    if pooling == WORDS != source.trained_pooling:
+        raise UserError(f"--pooling {WORDS}: {source.name} was not trained so; clearly export --static input")
     if kind_of(source.location) == "sentence-transformers":
         if pooling:
             raise UserError(f"--pooling {pooling}: {source.name} brings its own pooling; leave the flag out")
@@ -295,8 +297,9 @@ def _open_encoder(
 
     from finetune.encoders.embed import PackedModel
     from pretrain.model.architectures import FAMILIES
+    from pretrain.model.pooling import WORDS
 
-    own = pooling == OWN_MODULES
+    own = pooling in (OWN_MODULES, WORDS)
     why = _unknown_modules(source) if own else ""
     try:
         packs = not why and pretrained(AutoConfig, source.location).model_type in FAMILIES

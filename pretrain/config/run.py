@@ -52,9 +52,9 @@ class ModelConfig(Section):
     of a batch, as elsewhere; fast: flash attention's, for which another split is another sample"""
     initializer_range: float | None = Field(None, gt=0)
     """standard deviation of random weights; none: the library's, 0.02, meant for a width of 768"""
-    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = "cls"
+    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "words"] = "cls"
     """sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding output and last;
-    of the last two"""
+    of the last two; of word embeddings alone, a static table for which no layer runs"""
     token_weights: Literal["equal", "sif"] = "equal"
     """weights of tokens in means, in training and in use. sif: a / (a + share of the data's tokens), with
     a = 0.001 (Arora et al. 2017)"""

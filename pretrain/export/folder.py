@@ -20,10 +20,17 @@ from pretrain.common.run_folder import require_folder
 from pretrain.config.recipe import as_yaml
 from pretrain.data.tokenizer import DEL, cleaning_tokenizer, tokenizer_hash, without_del
 from pretrain.export.model_card import model_card
-from pretrain.export.sentence_transformers import POOLED_TYPES, Interface, weights_by_token, write_modules
+from pretrain.export.sentence_transformers import (
+    POOLED_TYPES,
+    Interface,
+    weights_by_token,
+    write_modules,
+    write_static,
+)
 from pretrain.export.sums import write_sums
 from pretrain.model.architectures import family_of
 from pretrain.model.heads import ProjectionHead, simcse_head
+from pretrain.model.pooling import WORDS
 
 FORMAT_VERSION = 1
 SECONDS_FOR_ANOTHER = 600.0
@@ -212,16 +219,20 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     tokenizer.save_pretrained(out)
     kept = state.get("kept_head")
     interface = interface_of(config, state.get("interface") or {}, longest)
-    folder = write_modules(
-        out,
-        pooling,
-        model.config.hidden_size,
-        model.config.num_hidden_layers,
-        interface,
-        None if kept is None else _kept_head(heads, kept),
-        pooler=model.config.model_type in POOLED_TYPES,
-        token_weights=None if weights is None else weights_by_token(weights.tolist(), tokenizer),
-    )
+    if pooling == WORDS:
+        folder, weights = None, None
+        write_static(out, model.get_input_embeddings().weight, tokenizer, interface)
+    else:
+        folder = write_modules(
+            out,
+            pooling,
+            model.config.hidden_size,
+            model.config.num_hidden_layers,
+            interface,
+            None if kept is None else _kept_head(heads, kept),
+            pooler=model.config.model_type in POOLED_TYPES,
+            token_weights=None if weights is None else weights_by_token(weights.tolist(), tokenizer),
+        )
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
     files.write_durably(out / "training_config.yaml", as_yaml(config).encode())

@@ -40,6 +40,7 @@ POOLING = {
     "first-last": "the mean over the tokens of the first and the last layer",
     "embedding-last": "the mean over the tokens of the embedding layer and the last layer",
     "last-two": "the mean over the tokens of the last two layers",
+    "words": "the mean over the tokens of word embeddings, a static table",
 }
 EVALUATION, AFTER_EVALUATION = "## Evaluation", "## Technical Specifications"
 TASK_TYPES = {

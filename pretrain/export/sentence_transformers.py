@@ -5,6 +5,7 @@ and a pooling config that versions 2 to 5 cannot read, while all versions since 
 And importing the library takes longer than an export.
 """
 
+import copy
 import json
 import os
 import re
@@ -145,9 +146,27 @@ def write_modules(
             "in_features": linear.in_features, "out_features": linear.out_features, "bias": True,
             "activation_function": "torch.nn.modules.activation.Tanh",
         }, tensors)  # fmt: skip
-    if interface.normalize:
-        modules.append((f"{len(modules)}_Normalize", "Normalize"))
     _write(out / "sentence_bert_config.json", transformer)
+    _list_modules(out, modules, interface)
+    return head_folder
+
+
+def write_static(out: Path, table: torch.Tensor, tokenizer: Any, interface: Interface) -> None:
+    """Write modules.json and what it names of a static table float32[V, H] into the export folder `out`."""
+    folder = out / "0_StaticEmbedding"
+    make_folder(folder)
+    words = copy.deepcopy(tokenizer.backend_tokenizer)
+    words.no_truncation()
+    words.no_padding()
+    write_durably(folder / "tokenizer.json", words.to_str().encode())
+    save_file({"embedding.weight": table.detach().contiguous()}, folder / "model.safetensors")
+    _list_modules(out, [(folder.name, "StaticEmbedding")], interface)
+
+
+def _list_modules(out: Path, modules: list[tuple[str, str]], interface: Interface) -> None:
+    """Write modules.json of (folder, kind) in order, and what the folder says of its use."""
+    if interface.normalize:
+        modules = [*modules, (f"{len(modules)}_Normalize", "Normalize")]
     _write(out / "modules.json", [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for index, (path, kind) in enumerate(modules)
@@ -156,7 +175,6 @@ def write_modules(
         "__version__": {}, "prompts": dict(interface.prompts),
         "default_prompt_name": interface.default_prompt, "similarity_fn_name": interface.similarity,
     })  # fmt: skip
-    return head_folder
 
 
 def weights_by_token(weights: Sequence[float], tokenizer: Any) -> dict[str, float]:

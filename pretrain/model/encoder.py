@@ -22,7 +22,7 @@ from pretrain.common.transfer import send
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
 from pretrain.model.kernels import kernels_for
 from pretrain.model.layer import ForwardState, install, layers_of, rotations, run_layers
-from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
+from pretrain.model.pooling import SECOND_STATE, WORDS, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 from pretrain.model.weights import Read, WorkingCopies
 
@@ -140,7 +140,15 @@ class SentenceEncoder(nn.Module):
     ) -> Tensor:
         """Return `embed`'s vectors of a row that `pack` has made."""
         pooling = check_pooling(pooling or self.pooling)
-        return self.vectors(self.states_of_row(row, SECOND_STATE[pooling], edit), pooling)
+        return self.vectors(self.states_for(pooling, row, edit), pooling)
+
+    def states_for(self, pooling: str, row: PackedRow, edit: EditEmbeddings | None = None) -> PackedStates:
+        """Return the hidden states of a row that a pooling reads, with fewest layers run."""
+        if pooling != WORDS:
+            return self.states_of_row(row, SECOND_STATE[pooling], edit)
+        with torch.autocast(row.ids.device.type, enabled=False):
+            words = row.edited(self.lm.get_input_embeddings()(row.ids), edit)
+        return PackedStates(row.in_input_order(words), None, row.lengths, self._weights_of(row))
 
     def vectors(self, states: PackedStates, pooling: str) -> Tensor:
         """Pool hidden states into sentence vectors [N, H].
@@ -224,9 +232,7 @@ class SentenceEncoder(nn.Module):
     ) -> PackedStates:
         """Return `states` of a row that `pack` has made."""
         device, base = row.ids.device, self.lm.base_model
-        run, pooled = self._state(row), row.pooled
-        if pooled is None and self.token_weights is not None:
-            pooled = row.in_input_order(self.token_weights[row.ids])
+        run = self._state(row)
         with torch.autocast(device.type, enabled=False):
             hidden = base.embeddings(row.ids, row.positions, row.token_types, run)
             hidden = row.edited(hidden, edit)
@@ -239,8 +245,14 @@ class SentenceEncoder(nn.Module):
             last=row.in_input_order(last),
             second=None if other is None else row.in_input_order(other),
             lengths=row.lengths,
-            pooled=pooled,
+            pooled=self._weights_of(row),
         )
+
+    def _weights_of(self, row: PackedRow) -> Tensor | None:
+        """Return `PackedRow.pooled`, the tokens' weights if that has nothing else."""
+        if row.pooled is not None or self.token_weights is None:
+            return row.pooled
+        return row.in_input_order(self.token_weights[row.ids])
 
     def _pooled(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Return which tokens a mean is over, bool[T], or their weights: none for those of `leave_out`."""
@@ -309,7 +321,7 @@ def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str 
     """
     config = config_from(architecture, tokenizer)
     lm = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
-    return SentenceEncoder(lm, pooling)
+    return _encoder_of(lm, tokenizer, pooling)
 
 
 def load_encoder(
@@ -354,8 +366,16 @@ def load_encoder(
     check_tokenizer(lm.config.vocab_size, tokenizer, source, role)
     if role == "encoder":
         _add_rows(lm, len(tokenizer))
-    encoder = SentenceEncoder(lm, pooling)
+    encoder = _encoder_of(lm, tokenizer, pooling)
     encoder.random_head = bool(report["missing_keys"])
+    return encoder
+
+
+def _encoder_of(lm: PreTrainedModel, tokenizer: Any, pooling: str) -> SentenceEncoder:
+    encoder = SentenceEncoder(lm, pooling)
+    if pooling == WORDS:  # as a `StaticEmbedding`, which tokenizes without special tokens
+        encoder.token_weights = torch.ones(lm.config.vocab_size)
+        encoder.token_weights[tokenizer("")["input_ids"]] = 0
     return encoder
 
 

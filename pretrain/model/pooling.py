@@ -7,6 +7,7 @@
 | `first-last`     | mean over tokens of (output of the first layer + last layer) / 2: SimCSE's code now |
 | `embedding-last` | mean over tokens of (embedding output + last layer) / 2: SimCSE's paper |
 | `last-two`       | mean over tokens of (last but one + last layer) / 2: `avg_top2` |
+| `words`          | mean over tokens, special ones left out, of word embeddings: a table without layers |
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ SECOND_STATE: dict[str, int | None] = {
 }
 """Pooling -> index of the hidden state it needs beside the last (0: embeddings, i: output of layer i)."""
 
+WORDS = "words"
 SIF_CONSTANT = 1e-3
 """a of Arora et al.; they find 1e-4 to 1e-3 alike."""
 
@@ -55,8 +57,8 @@ def sif_weights(counts: np.ndarray) -> np.ndarray:
 
 def check_pooling(pooling: str) -> str:
     """`pooling` itself, or a UserError that lists the known ones."""
-    if pooling not in SECOND_STATE:
-        raise UserError(f"unknown pooling '{pooling}'; choose one of {', '.join(SECOND_STATE)}.")
+    if pooling not in SECOND_STATE and pooling != WORDS:
+        raise UserError(f"unknown pooling '{pooling}'; choose one of {', '.join([*SECOND_STATE, WORDS])}.")
     return pooling
 
 
@@ -70,7 +72,7 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
             starts = (lengths.cumsum(0) - lengths).clamp(max=len(states.last) - 1)
             return at_least_float32(states.last.index_select(0, starts))
         means = _mean(states.last, states)
-        if SECOND_STATE[check_pooling(pooling)] is None:
+        if SECOND_STATE.get(check_pooling(pooling)) is None:
             return means
         assert states.second is not None
         return (means + _mean(states.second, states)) / 2

@@ -16,7 +16,7 @@ from pretrain.export.folder import read_policy
 from pretrain.export.sentence_transformers import Interface, read_modules
 from pretrain.model.architectures import architecture_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokenizer, load_encoder
-from pretrain.model.pooling import sif_weights
+from pretrain.model.pooling import WORDS, sif_weights
 
 
 def check_sources(config: Config) -> None:
@@ -39,8 +39,9 @@ def check_sources(config: Config) -> None:
         except CannotLoad as error:
             raise UserError(f"{key}={source}: {error}") from None
     adopt_interface(config)
-    if config.model.token_weights != "equal" and config.model.pooling == "cls":
-        raise UserError("model.token_weights weighs tokens in a mean, and model.pooling is cls: name a mean")
+    if config.model.token_weights != "equal" and (pooling := config.model.pooling) in ("cls", WORDS):
+        what = "weighs tokens in a mean of states"
+        raise UserError(f"model.token_weights {what}, and model.pooling is {pooling}: choose another pooling")
 
 
 def adopt_interface(config: Config) -> Interface | None:

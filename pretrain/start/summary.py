@@ -22,6 +22,7 @@ from pretrain.data.shards import ShardReader
 from pretrain.export.folder import read_policy
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import SentenceEncoder, own_tokenizer
+from pretrain.model.pooling import WORDS
 from pretrain.objectives import WholeObjective
 from pretrain.start.continuity import Inputs
 from pretrain.start.data import Data
@@ -58,6 +59,8 @@ def flops_meter(
     # of a step's tokens, those of masked originals; views are somewhat shorter
     share = copies / max(1, copies + views)
     rates = Masking.of(config.objective).rate_at(np.arange(config.train.steps))
+    if encoder.pooling == WORDS and not copies:  # look-ups alone
+        return FlopsMeter(0.0, float(peak))
     per_token = model_flops_per_token(encoder.lm, [mean], float(rates.mean()) * share)
     repeated = (1 - share + config.train.activation_checkpointing) * model_flops_per_token(encoder.lm, [mean])
     return FlopsMeter(per_token, float(peak), repeated_per_token=repeated / 3)

@@ -137,7 +137,8 @@ def models_of(run: Path, config: Config, tokenizer: Any) -> dict[str, EmbeddingM
     """Return the run's start and what it stands for, by what the page calls them."""
     start, after = starting_encoder(config, tokenizer), open_model(run)
     assert after.source is not None and after.source.modules is not None  # an export has a modules.json
-    start.token_weights = after.source.modules.token_weights
+    if (weights := after.source.modules.token_weights) is not None:
+        start.token_weights = weights
     start.leave_out(unpooled_prompts(after.source.modules.interface, tokenizer))
     at_start = Function(lambda texts: embed_sentences(start, tokenizer, texts, max_length=after.longest))
     before = "before training" if config.model.init is None else "at the start"

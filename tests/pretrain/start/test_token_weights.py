@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from commands import call
 from run_helpers import command, curve, finish, start
 from sentence_transformers import SentenceTransformer
 from test_bad_input import refused
@@ -12,6 +13,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from finetune.encoders.embed import PackedModel
 from finetune.encoders.models import open_model
+from pretrain.commands.export import main as export_command
+from pretrain.common.errors import UserError
 from pretrain.data.shards import ShardReader
 from pretrain.export.folder import export
 
@@ -62,6 +65,46 @@ def test_training_resume_and_export_weigh_alike(tiny_data, tmp_path):
     np.testing.assert_allclose(again, found, atol=1e-6)
 
 
+@pytest.mark.full
+def test_a_static_table_is_trained_resumed_and_used_as_the_library_uses_it(tiny_data, tmp_path):
+    run = tmp_path / "run"
+    flags = {
+        "model__pooling": "words",
+        "objective": "simcse",
+        "objective__mlm__weight": 0,
+        "augment__spec": "none",
+    }
+    flags |= {
+        "augment__excerpt": "span:min_length=2",
+        "train__steps": 4,
+        "checkpoint__every": 2,
+        "train__lr": 1e-3,
+    }
+    finish(start(command(tiny_data, run, **flags), ranks=2))
+    whole, export_of_run = curve(run), run / "export"
+    texts = [*TEXTS, "", " ".join(TEXTS * 40)]  # no limit of length
+    found, tokenizer = open_model(export_of_run).encode(texts), AutoTokenizer.from_pretrained(export_of_run)
+    np.testing.assert_allclose(
+        found, SentenceTransformer(str(export_of_run), device="cpu").encode(texts), atol=1e-6
+    )
+    earlier = open_model(export(run, tmp_path / "earlier", step=2)).encode(TEXTS)
+    assert np.abs(found[:3] - earlier).max() > 1e-4  # it is trained
+    table = AutoModel.from_pretrained(export_of_run).get_input_embeddings().weight.detach().double().numpy()
+    for row, text in zip(found[:3], texts):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        np.testing.assert_allclose(row, table[ids].mean(0), atol=1e-6)
+
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    finish(start(command(tiny_data, run, **flags, checkpoint__resume="auto"), ranks=2))
+    assert curve(run) == whole
+
+    call(export_command, run, out=tmp_path / "white", whiten=8, text=tiny_data)
+    white = open_model(tmp_path / "white").encode(["the river", *TEXTS])
+    assert white.shape == (4, 8)
+    with pytest.raises(UserError, match=r"--pooling words: .* was not trained so"):
+        open_model(tmp_path / "white", "words")
+
+
 def test_they_need_a_mean(tiny_data, tmp_path):
     words = command(tiny_data, tmp_path / "run", model__token_weights="sif", model__pooling="cls")
-    refused(words, "model.token_weights weighs tokens in a mean", "name a mean")
+    refused(words, "model.token_weights weighs tokens in a mean of states", "choose another pooling")
