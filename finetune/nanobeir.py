@@ -15,6 +15,7 @@ are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEI
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from glob import escape
 from pathlib import Path
 
@@ -161,13 +162,13 @@ def evaluate(
     protocol += "".join(f"; {what} begin with {prompt!r}" for what, prompt in prompts.items() if prompt)
 
     def add(model: EmbeddingModel, name: str, data: RetrievalSet, evaluation: Evaluation) -> str:
-        documents = model.encode(data.documents, prompts["documents"])
-        queries = model.encode(data.queries, prompts["queries"])
         own = OwnSet(name, "retrieval", data.queries, data.documents, relevant=data.relevant)
+        encode_as = {what: partial(model.encode, prompt=prompt) for what, prompt in prompts.items()}
+        vectors = own.embed(model.encode, encode_as["queries"], encode_as["documents"])
         sizes = {"documents": len(data.documents), "queries": len(data.queries)}
         if data.missing:
             evaluation.incomplete(f"{name}: {data.missing}")
-        return add_figures(own, (queries, documents), evaluation, **sizes)
+        return add_figures(own, vectors, evaluation, **sizes)
 
     declared = Frozen("nanobeir", protocol, (), lambda name, data: read(find(data, FOLDER) / name), add)
     return declared.evaluate(model, loaded)

@@ -14,8 +14,9 @@ from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.frozen import Frozen, command
 from finetune.results import Evaluation
+from pretrain.benchmarks.distinct import require_directions
 from pretrain.benchmarks.files import DATA_SETS, find, lines
-from pretrain.benchmarks.sts_tasks import Pairs, distinct_sentences, score_task, task_cosines
+from pretrain.benchmarks.sts_tasks import Pairs, distinct_sentences, require_scores, score_task, task_cosines
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -37,8 +38,7 @@ def read(path: Path) -> Pairs:
         first.append(cells[1].strip())
         second.append(cells[2].strip())
         gold.append(float(cells[3]))
-    if len(gold) < 2:
-        raise UserError(f"{path}: {len(gold)} pairs; a correlation needs at least 2")
+    require_scores(np.array(gold), str(path))
     return Pairs(path.stem, first, second, np.array(gold))
 
 
@@ -50,7 +50,9 @@ def score(model: EmbeddingModel, name: str, pairs: Pairs, evaluation: Evaluation
     """Score a task: Spearman's and Pearson's correlation x 100 of cosine with the gold score."""
     sentences = distinct_sentences([pairs])
     places = {sentence: number for number, sentence in enumerate(sentences)}
-    similarities = task_cosines([pairs], model.encode(sentences), places)
+    vectors = model.encode(sentences)
+    require_directions(model.name, vectors)
+    similarities = task_cosines([pairs], vectors, places)
     both = score_task([pairs], similarities)
     scores = {"spearman": both["spearman_all"], "pearson": both["pearson_all"]}
     data = examples_digest(pairs.first, pairs.second, pairs.gold)

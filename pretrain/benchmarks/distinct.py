@@ -55,12 +55,24 @@ def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> N
             f"{name}: NaN or infinity in {len(damaged):,} of {len(sentences):,} vectors, first in that of "
             f"{sentences[damaged[0]]!r}; look for such weights in the model"
         )
+    if len(vectors) >= FEWEST_TO_DIFFER:
+        require_directions(name, vectors)
+
+
+def require_directions(name: str, *parts: np.ndarray) -> None:
+    """Raise CollapsedEncoder if vectors, [N, d] in each part, are two or more of one direction.
+
+    However few they are: no figure follows from them.
+    """
     # The first 100 nearly always differ; then the rest, which may be gigabytes, need not be copied.
-    if len(vectors) >= FEWEST_TO_DIFFER and _of_one_direction(vectors[:100]) and _of_one_direction(vectors):
-        raise CollapsedEncoder(
-            f"{name} gives all {len(vectors):,} sentences the same vector, or one of the same direction: it "
-            "has collapsed, or its tokenizer knows none of their words"
-        )
+    for most in (100, None):
+        vectors = np.concatenate([part[:most] for part in parts])
+        if len(vectors) < 2 or not _of_one_direction(vectors):
+            return
+    raise CollapsedEncoder(
+        f"{name} gives all {len(vectors):,} sentences the same vector, or one of the same direction: it has "
+        "collapsed, or its tokenizer knows none of their words"
+    )
 
 
 def _of_one_direction(vectors: np.ndarray) -> bool:

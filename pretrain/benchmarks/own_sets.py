@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pretrain.benchmarks.distinct import EmbedFunction
+from pretrain.benchmarks.distinct import EmbedFunction, require_directions
 from pretrain.benchmarks.retrieval import HEADLINE, rank, score
-from pretrain.benchmarks.sts_tasks import Pairs, cosines, score_task
+from pretrain.benchmarks.sts_tasks import Pairs, cosines, require_scores, score_task
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources.planning import plan_tasks
@@ -80,11 +80,17 @@ class OwnSet:
     def embed(
         self, encode: EmbedFunction, encode_query: EmbedFunction, encode_document: EmbedFunction
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the vectors of the first and of the second texts, float32[N, d] (of labels none)."""
+        """Return the vectors of the first and of the second texts, float32[N, d] (of labels none).
+
+        Raises CollapsedEncoder if all have one direction.
+        """
         if self.kind == "retrieval":
-            return encode_query(self.first), encode_document(self.second)
-        vectors = encode([*self.first, *self.second])
-        return vectors[: len(self.first)], vectors[len(self.first) :]
+            first, second = encode_query(self.first), encode_document(self.second)
+        else:
+            vectors = encode([*self.first, *self.second])
+            first, second = vectors[: len(self.first)], vectors[len(self.first) :]
+        require_directions("the encoder", first, second)
+        return first, second
 
     def score(self, first: np.ndarray, second: np.ndarray) -> list[OwnSetFigure]:
         """Score the vectors that `embed` gave: a figure for each of `tasks`, in their order."""
@@ -216,8 +222,7 @@ def _cell(what: str, value: Any) -> Any:
 
 def _similarity(name: str, place: str, rows: list) -> OwnSet:
     scores = np.array([score for *_, score in rows])
-    if len(rows) < 2 or np.ptp(scores) == 0:
-        raise UserError(f"{place}: {len(rows):,} pairs of one score; a correlation needs two different ones")
+    require_scores(scores, place)
     first, second = [row[0] for row in rows], [row[1] for row in rows]
     return OwnSet(name, "similarity", first, second, scores, about=f"{len(rows):,} pairs")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.benchmarks.distinct import EmbedFunction, require_sound
+from pretrain.benchmarks.distinct import EmbedFunction, require_directions, require_sound
 from pretrain.benchmarks.files import DATA_SETS, data_root, known_name, lines, require, senteval_folder
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
@@ -113,7 +113,9 @@ class StsEvaluator:
                     f"{task} needs --eval-data or CLEAR_DATA: a folder with SentEval/STS and SentEval/SICK"
                 )
             root, read = data_root(self.data), _read_year if task in YEAR_SUBSETS else _read_tables
-            self._loaded[task] = read(task, require(files(task, root), root))
+            subsets = read(task, require(files(task, root), root))
+            require_scores(np.concatenate([pairs.gold for pairs in subsets]), f"{task} below {root}")
+            self._loaded[task] = subsets
         return self._loaded[task]
 
     def choose(self, tasks: Iterable[str] | None) -> list[str]:
@@ -151,7 +153,9 @@ class StsEvaluator:
         results = {}
         for pooling, vectors in embed(sentences).items():
             vectors = np.ascontiguousarray(vectors, np.float32)
-            require_sound(vectors, sentences, f"embedding ({pooling} pooling)" if pooling else "embedding")
+            name = f"embedding ({pooling} pooling)" if pooling else "embedding"
+            require_sound(vectors, sentences, name)
+            require_directions(name, vectors)
             results[pooling] = StsResults()
             for task, subsets in loaded.items():
                 similarities = task_cosines(subsets, vectors, index)
@@ -255,6 +259,16 @@ def correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, float
     spearman = stats.spearmanr(similarity, gold).statistic
     pearson = stats.pearsonr(similarity, gold).statistic
     return 100 * float(spearman), 100 * float(pearson)
+
+
+def require_scores(gold: np.ndarray, place: str) -> None:
+    """Raise UserError unless a correlation with gold scores, float[P], says something; place: the set's."""
+    scores = len(np.unique(gold))
+    if len(gold) < 3 or scores < 2:
+        raise UserError(
+            f"{place}: {len(gold):,} pairs of {scores:,} different scores; a correlation needs three pairs, "
+            "and two different scores"
+        )
 
 
 def task_cosines(subsets: list[Pairs], vectors: np.ndarray, index: Mapping[str, int]) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ from finetune.encoders.models import open_model
 from finetune.results import read as read_result
 from finetune.zh_sts import TASKS, read
 from pretrain.benchmarks.files import DATA_SETS
+from pretrain.benchmarks.sts_tasks import Pairs
 from pretrain.common.errors import UserError
 
 
@@ -45,6 +46,9 @@ def test_a_collapsed_encoder_is_an_error(tmp_path):
     with pytest.raises(UserError, match="sentences the same vector"):
         collapsed = open_model(lambda sentences: np.zeros((len(sentences), 3)))
         zh_sts.EVALUATION.evaluate(collapsed, {"STS-B-zh": pairs})
+    few = Pairs("few", ["一", "二", "三"], ["四", "五", "六"], np.arange(3.0))
+    with pytest.raises(UserError, match="all 6 sentences the same vector"):
+        zh_sts.EVALUATION.evaluate(collapsed, {"STS-B-zh": few})
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,7 @@ def test_a_collapsed_encoder_is_an_error(tmp_path):
         ("1||一||二||3\n2||一||二\n", "line 2: expected number||sentence||sentence||score"),
         ("1||一||二||高\n", "line 1"),
         ("1||一||二||nan\n", "line 1"),
+        ("1||一||二||3\n2||一||三||3\n3||一||四||3\n", "3 pairs of 1 different scores"),
         ("1||一||二||3\n", "1 pairs"),
         ("", "0 pairs"),
     ],

@@ -13,7 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 
 from pretrain.benchmarks.own_sets import halves, read_own_set
-from pretrain.common.errors import UserError
+from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.typed_values import named_places
 
 PAIRS = [{"sentence1": f"one {n}", "sentence2": f"two {n % 3}", "score": n / 4} for n in range(8)]
@@ -83,8 +83,8 @@ def test_usual_names_are_known(tmp_path, columns, kind):
     [
         ([{"a": 1, "b": 2}], r"has the columns a, b, of no kind.* similarity: sentence1\|.*; labels: text\|"),
         ([{"text": "x", "label": "y", "query": "q", "document": "d"}], "of labels and retrieval. Rename"),
-        (PAIRS[:1], "1 pairs of one score; a correlation needs two different ones"),
-        ([row | {"score": 3} for row in PAIRS], "8 pairs of one score"),
+        (PAIRS[:2], "2 pairs of 2 different scores; a correlation needs three pairs, and two different"),
+        ([row | {"score": 3} for row in PAIRS], "8 pairs of 1 different scores"),
         ([*PAIRS, PAIRS[0] | {"score": "high"}, PAIRS[0] | {"score": ""}], r"set.csv, line 10: 'high' in the "
          r"column score is no number, the first of 2 rows with such a fault; mend them, or leave them out"),
         ([*PAIRS, PAIRS[0] | {"score": "nan"}], "line 10: 'nan' in the column score is no number"),
@@ -168,6 +168,17 @@ def scored(found, seed=0):
     figures = found.score(*found.embed(*embed))
     assert [(one.task, one.metric) for one in figures] == list(found.tasks.items())
     return {one.task: one for one in figures}
+
+
+@pytest.mark.parametrize("rows", [PAIRS[:3], [EXAMPLES[n] for n in (0, 1, 3, 4)], ASKED[:4]])
+def test_a_collapsed_encoder_is_an_error_however_few_the_texts(tmp_path, rows):
+    found = read(tmp_path / "set.jsonl", rows)
+    same = [lambda texts: np.ones((len(texts), 4), np.float32)] * 3
+    with pytest.raises(CollapsedEncoder, match=r"the encoder gives all \d sentences the same vector"):
+        found.embed(*same)
+    apart = lambda texts: -np.ones((len(texts), 4), np.float32)  # noqa: E731
+    if found.kind == "retrieval":  # queries and documents are two directions
+        assert found.embed(*same[:2], apart)[1].max() == -1
 
 
 def test_similarity_is_scipys(tmp_path):

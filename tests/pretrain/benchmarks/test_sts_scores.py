@@ -130,6 +130,29 @@ def test_a_collapsed_encoder_is_an_error_and_no_figure(layout, tmp_path, embed):
     assert len(open_model(embed).encode(["A cat", "a cat"])) == 2  # they may be one text to its tokenizer
 
 
+def write_dev(folder, golds):
+    """Write STS-B dev of so few pairs that fewer than ten sentences are in them."""
+    path = folder / "STS" / "STSBenchmark" / "sts-dev.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [f"g\tf\ty\t{n}\t{gold}\tone {n}\t{n * 'one '}other {n}\n" for n, gold in enumerate(golds)]
+    path.write_text("".join(rows))
+    return folder
+
+
+def test_of_few_sentences_too_a_collapsed_encoder_is_an_error(tmp_path):
+    evaluator = StsEvaluator(write_dev(tmp_path, (1, 2, 3)))
+    with pytest.raises(CollapsedEncoder, match="gives all 6 sentences the same vector"):
+        evaluator.evaluate(lambda texts: np.ones((len(texts), 8)))
+    assert np.isfinite(evaluator.evaluate(bag_of_words)["STS-B-dev"]["pearson_all"])
+
+
+@pytest.mark.parametrize("golds", [(1, 2), (4, 4, 4, 4), (1,)])
+def test_pairs_that_no_correlation_follows_from_are_refused(tmp_path, golds):
+    counts = f"{len(golds)} pairs of {len(set(golds))} different scores"
+    with pytest.raises(UserError, match=f"STS-B-dev below .*: {counts}; a correlation needs three"):
+        StsEvaluator(write_dev(tmp_path, golds)).evaluate(bag_of_words)
+
+
 def test_several_poolings_come_from_one_pass(layout):
     evaluator = StsEvaluator(layout)
     both = evaluator.evaluate_poolings(
