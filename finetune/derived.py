@@ -385,15 +385,24 @@ def _stored_rows(reader: ShardReader, max_texts: int) -> list[np.ndarray]:
 def _means_of_rows(
     table: np.ndarray, given: str | Sequence[str], model: Any, location: str, max_texts: int
 ) -> np.ndarray:
-    """Return the mean of the rows of the tokens of each text, float32[N, d], special tokens left out."""
+    """Return the mean of the rows of the tokens of each text, float32[N, d].
+
+    What the tokenizer adds around a text is left out, as the static table's own tokenizer adds nothing.
+    """
     if isinstance(given, str):
         found = _stored_rows(_open_prepared(given, model, location), max_texts)
     else:
         parts = read_tokens(evenly_spaced(given, max_texts), model, location)
         found = [part[row] for part in parts for row in range(len(part))]
-    outer = [model.tokenizer.cls_token_id, model.tokenizer.sep_token_id]
-    texts = [row[~np.isin(row, outer)] for row in found]
-    return np.stack([table[row].mean(0) for row in texts if len(row)]).astype(np.float32)
+    sample = model.tokenizer("a", return_special_tokens_mask=True)
+    added = np.array(sample["input_ids"])[np.array(sample["special_tokens_mask"], bool)]
+    inner = [row[~np.isin(row, added)] for row in found]
+    filled = [row for row in inner if len(row)]
+    if not filled:
+        raise UserError(
+            f"--text: the tokenizer of {location} makes no token of any of {len(found):,} texts: give others"
+        )
+    return np.stack([table[row].mean(0) for row in filled]).astype(np.float32)
 
 
 def _static_model(model: Any, table: np.ndarray) -> Any:

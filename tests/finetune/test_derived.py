@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer, WordWeights
 from sklearn.decomposition import PCA
 from sklearn.feature_extraction.text import TfidfVectorizer
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel, AutoTokenizer
 
 from augment.core.ragged import Ragged
@@ -363,6 +364,28 @@ def test_a_whitened_table_is_the_whitened_mean_of_its_rows(models, tmp_path, sta
     np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=0.02 * len(matrix))
     np.testing.assert_allclose(found.mean(0), 0, atol=2e-2)
     np.testing.assert_allclose(np.cov(found.T, bias=True), np.eye(len(found.T)), atol=2e-2)
+
+
+def test_a_whitened_table_leaves_out_whatever_tokens_the_tokenizer_adds(tmp_path):
+    """An eos token is special, too, and a table's rows of a text are without special tokens."""
+    tokenizer = make_tokenizer(TEXTS, additional_special_tokens=["[EOS]"])
+    eos = tokenizer.convert_tokens_to_ids("[EOS]")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A [EOS]", special_tokens=[("[EOS]", eos)]
+    )
+    guest = save_guest(save_bert(tmp_path / "bert", tokenizer), tmp_path / "guest", "mean")
+    (text := tmp_path / "text.txt").write_text("\n".join(TEXTS) + "\n")
+    call(main, guest, out=tmp_path / "out", text=text, static="input", whiten=0)
+    found = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(list(dict.fromkeys(TEXTS)))
+    np.testing.assert_allclose(found.mean(0), 0, atol=2e-2)
+    np.testing.assert_allclose(np.cov(found.T, bias=True), np.eye(len(found.T)), atol=2e-2)
+
+
+def test_texts_without_any_token_are_one_error(models):
+    model = derived.open_base(derived.resolve(str(models["mean"])), "")
+    table = derived.token_vectors(model, encoded=False)
+    with pytest.raises(UserError, match="the tokenizer of here makes no token of any of 2 texts"):
+        derived._means_of_rows(table, ["", " "], model, "here", 10)
 
 
 def test_a_whitened_table_has_8_mb_at_most(models, tmp_path, monkeypatch, capsys):
