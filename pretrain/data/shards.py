@@ -158,11 +158,13 @@ class ShardReader:
             raise DamagedShard(file, chunk, f"not a readable chunk ({error})") from error
         sequence_starts, sentence_starts, document_starts = starts
         count, length = int(self.chunk_sizes[chunk]), int(self.chunk_tokens[chunk])
-        if len(sequence_starts) != count * len(self.columns) or len(tokens) != length:
-            wanted = count * len(self.columns)
-            raise DamagedShard(file, chunk, f"{len(sequence_starts)} sequences instead of {wanted}")
-        if annotation is not None and len(annotation) != len(sequence_starts):
-            raise DamagedShard(file, chunk, f"{len(annotation)} texts instead of {len(sequence_starts)}")
+        texts = count * len(self.columns)
+        counted = [("sequences", len(sequence_starts), texts), ("tokens", len(tokens), length)]
+        if annotation is not None:
+            counted.append(("annotated texts", len(annotation), texts))
+        for what, found, wanted in counted:
+            if found != wanted:
+                raise DamagedShard(file, chunk, f"{found} {what} instead of {wanted}")
         if fault := self._out_of_range(count, tokens, starts, labels):
             raise DamagedShard(file, chunk, fault)
         offsets = np.append(sequence_starts, np.int64(length))
