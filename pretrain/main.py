@@ -16,7 +16,7 @@ from pretrain.common.environment import choose_accelerator
 # isort: split
 from pretrain.common import cli
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
-from pretrain.start.local_ranks import choose_ranks, start_local_ranks
+from pretrain.start.local_ranks import choose_ranks, require_positions, start_local_ranks
 
 
 def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) -> int:
@@ -29,6 +29,7 @@ def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) 
     """
     recipe = config or DEFAULT_RECIPE
     settings = load_config(recipe, overrides)
+    require_positions(settings)
     choose_accelerator()
     start_local_ranks(choose_ranks(settings))
     from pretrain import run  # seconds: not before the flags and the recipe are checked

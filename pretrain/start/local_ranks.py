@@ -20,9 +20,11 @@ from pathlib import Path
 
 from pretrain.common.cores import threads_of_user, usable_cores
 from pretrain.common.error_output import LOCAL_RANKS
+from pretrain.common.errors import UserError
 from pretrain.common.memory import processes_that_fit
 from pretrain.common.processes import die_with, free_port, stat_fields
 from pretrain.config.run import Config
+from pretrain.data.manifest import MANIFEST, read_manifest
 
 _CHOOSE_RANKS = {
     *("-H", "--hostfile", "-i", "--include", "-e", "--exclude", "--num_nodes", "--num_gpus"),
@@ -32,6 +34,31 @@ _CHOOSE_RANKS = {
 _BYTES_OF_A_RANK = 2 << 30  # libraries, and the activations of a micro-batch
 _SECONDS_TO_END = 60.0
 _SECONDS_TO_EXPLAIN = 30.0  # that a rank takes to say how a run ended (`pretrain.watch.ending`)
+
+
+def require_positions(config: Config) -> None:
+    """Refuse data of longer sequences than a model from random weights takes, before ranks start.
+
+    Data are those that are there, or that will be prepared. What is fetched (`data.remote`) is not known yet,
+    and a checkpoint's own limit takes the model to read: the loader looks again.
+    """
+    data, most = config.data, config.model.max_positions
+    if config.model.init is not None:
+        return
+    lengths = {
+        f"{folder} has": (read_manifest(folder)["max_length"], f"prepare it with max_length {most}")
+        for folder in [one.folder for one in data.sets] or [config.data_folder]
+        if (folder / MANIFEST).is_file()
+    }
+    if not lengths and "sources" in data.prepare.model_fields_set and data.remote is None:
+        shorter = f"--data.prepare.max_length {most}"
+        lengths["data.prepare.max_length makes"] = data.prepare.max_length, shorter
+    for what, (longest, shorter) in lengths.items():
+        if longest > most:
+            raise UserError(
+                f"{what} sequences of up to {longest} tokens, and the model takes {most} "
+                f"(model.max_positions): give --model.max_positions {longest}, or {shorter}"
+            )
 
 
 def choose_ranks(config: Config) -> int:

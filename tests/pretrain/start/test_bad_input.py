@@ -106,7 +106,16 @@ def test_a_checkpoint_that_is_not_there(tmp_path):
 
 
 def test_longer_sequences_than_positions(tiny_data, tmp_path):
-    refused(command(tiny_data, tmp_path / "run", model__max_positions=32), "48", "32", "max_positions")
+    """Before any rank starts: of data that are there, and of data that would be prepared first."""
+    wanted = "sequences of up to 48 tokens, and the model takes 32 (model.max_positions): give "
+    for data, flags, needles in (
+        (tiny_data, {}, (f"{tiny_data} has", "prepare it with max_length 32")),
+        (tmp_path / "none", {"data__prepare__sources": "embedded", "data__prepare__max_length": 48},
+         ("data.prepare.max_length makes", "or --data.prepare.max_length 32")),
+    ):  # fmt: skip
+        words = command(data, tmp_path / "run", model__max_positions=32, **flags)
+        assert "loading torch" not in refused(words, wanted, "--model.max_positions 48", *needles)
+    assert not (tmp_path / "run").exists() and not (tmp_path / "none").exists()
 
 
 @pytest.mark.full
