@@ -240,6 +240,7 @@ class TrainingRun:
             saves = last or request or self.checkpoints.due(progress.step)
             if evaluates or saves:
                 self.log.write()  # both want to know this step's numbers
+                self.checkpoints.require_finite_weights(progress)
             is_best = evaluates and self._evaluate()
             if self.is_complete:
                 last, request = True, NONE

@@ -12,17 +12,19 @@ import torch
 import torch.distributed as dist
 
 from pretrain.checkpoint import store
+from pretrain.checkpoint.engine_state import engine_state
 from pretrain.checkpoint.folder_writer import Retention
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.store import Reason, quarantine
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, recover
-from pretrain.common.ranks import on_rank_zero
+from pretrain.common.ranks import gathered, on_rank_zero
 from pretrain.config.run import Config
 from pretrain.export.folder import export, is_export, read_policy
 from pretrain.export.sums import changed_files
 from pretrain.start.continuity import Inputs
 from pretrain.start.devices import device_name
+from pretrain.step.faults import Finding, OverBudget, first_fault_of_series
 from pretrain.step.progress import Progress
 
 
@@ -44,6 +46,20 @@ class Checkpoints(Saver):
         """Return whether a checkpoint is due after a step."""
         every = self.config.checkpoint.every
         return (bool(every) and step % every == 0) or step == self._branch_point
+
+    def require_finite_weights(self, progress: Progress) -> None:
+        """Raise OverBudget if weights are not finite: no later step would be. Collective.
+
+        A gradient may be finite, and its update not. Asked before each save and evaluation, so that every
+        checkpoint can be returned to.
+        """
+        view = engine_state(self.engine)
+        parts = (view.part(parameter, None) for _, parameter in view.named_parameters())
+        finite = all(bool(part.values.isfinite().all()) for part in parts if part is not None)
+        if not all(gathered(finite)):
+            since = first_fault_of_series([*progress.faults, progress.step])
+            what = f"the weights are not finite after step {progress.step}"
+            raise OverBudget(progress.step, since, what, Finding([], again=False))
 
     def save_progress(
         self,

@@ -211,8 +211,9 @@ def roll_back(
     folder = config.run_folder / "checkpoints"
     good = on_rank_zero(lambda: last_good(folder, fault.since))
     report = config.run_folder / "faults" / f"step-{fault.step:08d}.txt"
-    sequences = f"all sequences of the batch, lane by lane: {', '.join(map(str, fault.finding.sequences))}"
-    lines = "\n".join([fault.what, *fault.finding.lines(), sequences, ""])
+    sequences = ", ".join(map(str, fault.finding.sequences)) or "not known"
+    of_batch = f"all sequences of the batch, lane by lane: {sequences}"
+    lines = "\n".join([fault.what, *fault.finding.lines(), of_batch, ""])
     on_rank_zero(lambda: make_folder(report.parent))
     on_rank_zero(lambda: replace_durably(report, lines.encode()))
     allowed, done = config.train.faults.rollbacks, len(progress.rollbacks)

@@ -132,6 +132,24 @@ def test_over_the_budget_a_run_goes_on_from_the_checkpoint_before(tiny_data, tmp
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("zero", [1, 2, *(pytest.param(zero, marks=pytest.mark.slow) for zero in (0, 3))])
+def test_weights_that_are_not_finite_are_no_checkpoint(tiny_data, tmp_path, zero):
+    """Losses and gradients are finite, the update is not: what was written before is what is safe."""
+    run, fast = tmp_path / "run", tmp_path / "fast"
+    flags = {"train__steps": 6, "train__zero": zero, "train__clip": 0, "checkpoint__every": 1}
+    flags |= {"checkpoint__keep": 9, "evaluate__every": 0}
+    finish(start(command(tiny_data, run, **flags), ranks=2))
+    cut_back(run, fast, 3)
+    again = command(tiny_data, fast, **flags, train__lr="3e38", checkpoint__resume="auto")
+    said = finish(start(again, ranks=2), expect=2)
+    assert "the weights are not finite after step 4. The parameters are those of step-00000003 again" in said
+    kept = fast / "checkpoints" / "step-00000004"  # written when it rolled back
+    assert "What happened: the weights are not finite after step 5; 1 of 1 roll-backs are done" in said
+    assert f"What is safe: the last good checkpoint is {kept}" in said and "lower train.lr" in said
+    assert same(fast, 3, 4) and store.choose(fast / "checkpoints").path == kept
+
+
+@pytest.mark.full
 def test_a_run_that_rolled_back_ends_with_a_report_and_goes_on_as_told(tiny_data, tmp_path):
     run, planted = tmp_path / "run", {"vectors": [4, 5, 6, 7]}
     planted["constants"] = {"pretrain.step.placement.ABOVE": 99}  # no sequence changes ranks
