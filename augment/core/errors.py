@@ -35,14 +35,31 @@ def shortened(text: str, max_length: int = 200) -> str:
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the name that a misspelt one most likely stands for; None if none is like it.
 
-    Case, `-` and `_` are ignored.
+    Case, `-` and `_` are ignored. A third of the letters may be wrong, and one of a short name: `plan` is no
+    misspelt `lanes`.
 
     >>> nearest_name("mpl", ["mlp", "none"]), nearest_name("text", ["time", "out"])
     ('mlp', None)
     """
     plain = {_plain(one): one for one in names}
-    match = difflib.get_close_matches(_plain(name), plain, 1, 0.65)
-    return plain[match[0]] if match else None
+    typed = _plain(name)
+    for near in difflib.get_close_matches(typed, plain, 3, 0.65):
+        if _edits(typed, near) <= max(1, max(len(typed), len(near)) // 3):
+            return plain[near]
+    return None
+
+
+def _edits(one: str, other: str) -> int:
+    """Count the letters to insert, delete, replace or swap with the next (optimal string alignment)."""
+    before, last = list[int](), list(range(len(other) + 1))
+    for row, letter in enumerate(one, start=1):
+        now = [row]
+        for column, another in enumerate(other, start=1):
+            now.append(min(last[column] + 1, now[-1] + 1, last[column - 1] + (letter != another)))
+            if before and column > 1 and letter == other[column - 2] and another == one[row - 2]:
+                now[-1] = min(now[-1], before[column - 2] + 1)
+        before, last = last, now
+    return last[-1]
 
 
 def _plain(name: str) -> str:

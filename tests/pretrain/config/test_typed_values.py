@@ -11,9 +11,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pretrain.commands.sweep.file import expand, read_sweep, text_of
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import NONE_IS_A_VALUE, faults, parse_value
+from pretrain.common.typed_values import NONE_IS_A_VALUE, faults, nearest, parse_value
 from pretrain.config.data import DataConfig, Source
-from pretrain.config.recipe import load_config
+from pretrain.config.recipe import describe, load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import read_yaml, type_at
 from pretrain.prepare import __main__ as prepare_cli
@@ -217,3 +217,25 @@ def test_faults_beyond_3000_characters_are_counted_but_the_first_is_always_said(
     with pytest.raises(ValidationError) as refused:
         NoKeys.model_validate(dict.fromkeys(keys))
     assert faults(refused.value, unknown_key=str) == "; ".join(keys[:said]) + more
+
+
+@pytest.mark.parametrize(
+    "typed,meant",
+    [
+        ("train.learning_rat", "train.lr"),
+        ("model.hiden_size", "model.hidden_size"),
+        ("weigth_decay", "train.weight_decay"),
+        ("dropuot", "model.dropout"),
+        ("presicion", "train.precision"),
+        ("lane", "data.lanes"),
+        ("augment.spek", "augment.spec"),
+        ("global-batchs", "train.global_batch"),
+        ("plan", None),
+        ("plans", None),
+        ("pool", None),
+        ("verbose", None),
+    ],
+)
+def test_a_name_is_proposed_for_a_typo_alone(typed, meant):
+    said = nearest(typed, [name for name, *_ in describe()], "--")
+    assert said == (f"; did you mean --{meant}?" if meant else "")
