@@ -144,6 +144,7 @@ def _files(path: Path, marked: bool, structure: bool, whole: bool) -> list[Path]
             marked = False  # a README beside data is not the text
         files = [file for file in there if kind_of(file.name, marked)]
         if not files:
+            _refuse_markup(there)
             kinds = _KINDS | MARKUP if marked else _KINDS
             ends = ", ".join([*kinds, *COMPRESSIONS])
             raise UserError(f"source {path} holds no corpus file ({ends}).")
@@ -215,6 +216,7 @@ def _of_preparation(file: Path) -> bool:
 def _plan_file(number: int, source: Source, file: Path, records: bool, structure: bool) -> list[ReadTask]:
     kind = source.format if source.format != "auto" else kind_of(file.name, not records)
     if kind is None:
+        _refuse_markup([file])
         how = f"""--source '[{{source: "{source.source}", format: text}}]'"""
         raise UserError(f"source {file}: give its `format`, as in {how} (or jsonl, csv, tsv, parquet).")
     if not os.access(file, os.R_OK):
@@ -258,6 +260,17 @@ def _plan_file(number: int, source: Source, file: Path, records: bool, structure
         limit = 1  # stripes take every S-th record, which would part neighbours
     tasks = _striped(number, kind, str(file), size, limit=limit, layout=layout)
     return [replace(task, width=width) for task in tasks]
+
+
+def _refuse_markup(files: list[Path]) -> None:
+    """Raise UserError if there is a file in markup, of which records are wanted: as text it has marks."""
+    for file in files:
+        if (markup := kind_of(file.name, marked=True)) in MARKUP.values():
+            raise UserError(
+                f"source {file} is {markup}, which holds no records: `clearly prepare --pairs structure` "
+                "makes pairs of its headings and sections, and --unit sentence reads its sentences, without "
+                "marks"
+            )
 
 
 def _hub_file(name: str, revision: str | None) -> Path:

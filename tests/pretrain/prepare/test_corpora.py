@@ -236,6 +236,18 @@ def test_misfits_are_named(tmp_path, name, content, message):
         plan_tasks([Source(source=str(tmp_path / name))])
 
 
+@pytest.mark.parametrize("name", ["a.md", "a.rst", "a.html.gz"])
+def test_markup_holds_no_records_and_is_not_proposed_as_text(tmp_path, name):
+    (tmp_path / "docs").mkdir()
+    write(tmp_path / "docs" / name, "# A heading")
+    for place in (tmp_path / "docs" / name, tmp_path / "docs"):
+        with pytest.raises(
+            UserError, match=f"{name} is .*no records: `clearly prepare --pairs struc"
+        ) as error:
+            plan_tasks([Source(source=str(place))], records=True)
+        assert "format: text" not in str(error.value)
+
+
 def test_an_address_is_answered_by_how_to_read_what_is_there():
     for address in ("https://host/logs/a.jsonl.zst", "s3://bucket/logs"):
         with pytest.raises(UserError, match=f"source {address} is an address: download it"):
