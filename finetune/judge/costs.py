@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
-from math import prod
 from pathlib import Path
 from typing import Any
 
+from augment.core.errors import CannotLoad
+from augment.core.pretrained import pretrained
 from finetune.encoders.models import EmbeddingModel
 from pretrain.common.errors import UserError
 from pretrain.telemetry.formats import columns
@@ -49,19 +50,39 @@ def costs_of(
 
 
 def size_of(folder: Path | None) -> tuple[int, float]:
-    """Return the parameters and megabytes of the safetensors files of a model; (0, 0): there are none."""
+    """Return the parameters and megabytes of a model's weights in safetensors files; (0, 0): there are none.
+
+    Of a masked language model its head is left out, as it is when sentence-transformers loads the folder.
+    """
     from safetensors import SafetensorError, safe_open
 
     parameters = size = 0
     for path in sorted(folder.rglob("*.safetensors")) if folder is not None else ():
         try:
-            with safe_open(path, "np") as file:
-                names = file.keys()
-                parameters += sum(prod(file.get_slice(name).get_shape()) for name in names)
+            with safe_open(path, "pt") as file:
+                names = list(file.keys())
+                prefix = _encoder_prefix(path.parent)
+                of_encoder = [name for name in names if prefix and name.startswith(prefix)]
+                for name in of_encoder or names:
+                    tensor = file.get_tensor(name)
+                    parameters, size = parameters + tensor.numel(), size + tensor.nbytes
         except SafetensorError as error:
             raise UserError(f"{path} is damaged: {error}; fetch the model again") from None
-        size += path.stat().st_size
     return parameters, size / 1e6
+
+
+def _encoder_prefix(folder: Path) -> str:
+    """Return how names of the encoder's weights begin in a model with a head, as "bert."; "": not known."""
+    from transformers import MODEL_MAPPING, AutoConfig
+
+    if not (folder / "config.json").is_file():
+        return ""
+    try:
+        config = pretrained(AutoConfig, folder)
+    except CannotLoad:  # modules of sentence-transformers have files of this name, too
+        return ""
+    known = type(config) in MODEL_MAPPING
+    return f"{MODEL_MAPPING[type(config)].base_model_prefix}." if known else ""
 
 
 def cost_lines(costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
