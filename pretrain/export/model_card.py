@@ -191,13 +191,12 @@ def _objective(recipe: dict[str, Any], data: dict[str, Any]) -> str:
         return f"{start} by masked language modelling"
     views = recipe["augment"]
     first, second = views.get("anchor") or views["spec"], views.get("positive") or views["spec"]
-    named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
+    named = f", augmentation `{first}`" if first == second else f", augmentation `{first}` and `{second}`"
+    named = "" if first == second == "none" else named
     losses = "masked language modelling and " if _is_masked(recipe) else ""
     between = "the texts of a pair" if "positive" in data.get("columns", ()) else "views of a sentence"
     kind = "a loss" if set(others) <= set(WITHOUT_NEGATIVES) else "a contrastive loss"
-    return (
-        f"{start} by {losses}{kind} between {between} (objective `{'+'.join(others)}`, augmentation {named})"
-    )
+    return f"{start} by {losses}{kind} between {between} (objective `{'+'.join(others)}`{named})"
 
 
 def _corpus(data: dict[str, Any]) -> str:

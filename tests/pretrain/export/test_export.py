@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 import torch
 from export_helpers import make_run
+from run_helpers import write_corpus
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
+from finetune.judge.heldout import make_test, training_sources
 from pretrain.checkpoint.store import read_tensors
 from pretrain.commands.export import main
 from pretrain.common.cli import run
 from pretrain.common.errors import UserError
+from pretrain.config.data import data_config
 from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.folder import _describe_data, export, read_policy
@@ -297,6 +300,16 @@ def test_the_card_says_whether_texts_of_pairs_or_views_are_contrasted():
     recipe = validate_config({"objective": {"name": "simcse+retain"}}, "test").model_dump(mode="json")
     for columns, said in ((["text", "positive"], "the texts of a pair"), (["text"], "views of a sentence")):
         assert f"loss between {said} (objective `simcse+retain`" in _objective(recipe, {"columns": columns})
+
+
+def test_the_corpus_of_an_adapted_model_is_the_users_own_text(tmp_path):
+    """`clearly adapt` trains on what it writes beside its test, of all of the user's sources."""
+    texts = {name: str(write_corpus(tmp_path / f"{name}.txt", documents=60)) for name in ("faq", "manual")}
+    sources = data_config({"sources": [*texts.values()]}).sources
+    make_test(sources, tmp_path / "run" / "judge", seed=0, records=True)
+    trained = training_sources(sources, tmp_path / "run" / "judge")
+    config = {"name": "x", "data": {"folder": None, "prepare": {"sources": trained}}}
+    assert len(trained) == 2 and _describe_data(config)["sources"] == [*texts.values()]
 
 
 @pytest.mark.parametrize(("named", "said"), [("gone/wikibooks", None), (None, ["embedded"])])
