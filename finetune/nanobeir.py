@@ -13,6 +13,7 @@ corpus is never found. So has it sentence-transformers' InformationRetrievalEval
 are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -45,6 +46,8 @@ PLACES = (
 _THIRTEEN = "ArguAna ClimateFEVER DBPedia FEVER FiQA2018 HotpotQA MSMARCO NFCorpus NQ QuoraRetrieval SCIDOCS"
 THIRTEEN = tuple(f"Nano{name}" for name in f"{_THIRTEEN} SciFact Touche2020".split())
 """NanoBEIR's sets, whose mean is printed."""
+LEFT_OUT = " is left out: "
+"""In a note, between a set's name and why it could not be read."""
 
 
 def read(folder: Path) -> RetrievalSet:
@@ -174,8 +177,10 @@ def evaluate(
     return declared.evaluate(model, loaded)
 
 
-def add_average(result: Evaluation) -> None:
-    """Add the mean over NanoBEIR's thirteen sets, if all of them are there."""
+def finish(result: Evaluation) -> None:
+    """Add the mean over NanoBEIR's thirteen sets, if all of them are there; forget what was once left out."""
+    scored = tuple(f"{name}{LEFT_OUT}" for name in result.tasks)
+    result.notes = [note for note in result.notes if not note.startswith(scored)]
     if all(name in result.tasks for name in THIRTEEN):
         keys = result.tasks[THIRTEEN[0]].scores
         means = {key: float(np.mean([result.tasks[name].scores[key] for name in THIRTEEN])) for key in keys}
@@ -194,21 +199,28 @@ def main(model: Model, *, query_prompt: str = "", document_prompt: str = "", fla
     """
     root, there = find(flags.eval_data, FOLDER), available(flags.eval_data)
     names = [known_name(name, there, "set") for name in flags.tasks] or there
-    loaded = dict[str, RetrievalSet]()
+    loaded, left_out = dict[str, RetrievalSet](), list[str]()
     for name in names:  # before the model: a damaged file should not cost the loading
         try:
             loaded[name] = read(root / name)
         except UserError as error:
             if flags.tasks:
                 raise
+            if not lacking(root / name):  # a set that is damaged, and not another folder
+                reason = str(error).replace(f"{root}{os.sep}", "")  # notes go to the hub, a path stays here
+                left_out.append(f"{name}{LEFT_OUT}{reason}")
             print(f"left out: {error}", file=sys.stderr)
     if not loaded:
         raise UserError(f"{root} holds no set that can be read: a folder such as NanoMSMARCO")
     opened = open_model(model, flags.pooling, precision=flags.precision)
-    run_and_write(
-        opened, flags.out, lambda opened: evaluate(opened, loaded, query_prompt, document_prompt), add_average
-    )
-    return int(any(not lacking(root / name) for name in names if name not in loaded))
+
+    def evaluate_loaded(opened: EmbeddingModel) -> Evaluation:
+        evaluation = evaluate(opened, loaded, query_prompt, document_prompt)
+        evaluation.notes += left_out
+        return evaluation
+
+    run_and_write(opened, flags.out, evaluate_loaded, finish)
+    return int(bool(left_out))
 
 
 if __name__ == "__main__":

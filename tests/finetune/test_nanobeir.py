@@ -1,6 +1,7 @@
 """Retrieval: figures are those of sentence-transformers, whatever the form of the files."""
 
 import json
+import os
 
 import numpy as np
 import pyarrow
@@ -279,13 +280,23 @@ def test_an_odd_folder_does_not_stop_the_others(run_folder, tmp_path, capsys):
     (sets / "drafts").mkdir()
     assert call(main, run_folder, **flags) == 0
     assert f"left out: {sets / 'drafts'} has no corpus" in capsys.readouterr().err
+
+    def left_out():
+        notes = read_result(tmp_path / "out/nanobeir-mean.json").notes
+        return [note for note in notes if "left out" in note]
+
+    assert left_out() == []  # drafts is no set
     (write_set(sets / "Broken", rows_of(*made(2, 20, 4)), "jsonl") / "qrels.jsonl").write_text("{")
     assert call(main, run_folder, **flags) == 1
     assert f"left out: {sets / 'Broken' / 'qrels.jsonl'}, line 1: no JSON" in capsys.readouterr().err
     assert set(read_result(tmp_path / "out/nanobeir-mean.json").tasks) == {"Mine"}
+    (note,) = left_out()
+    assert note.startswith(f"Broken is left out: Broken{os.sep}qrels.jsonl, line 1: no JSON")
     for name, why in (("drafts", "drafts has no corpus"), ("Broken", "no JSON")):
         with pytest.raises(UserError, match=why):
             call(main, run_folder, tasks=name, **flags)
+    write_set(sets / "Broken", rows_of(*made(2, 20, 4)), "jsonl")
+    assert call(main, run_folder, **flags) == 0 and left_out() == []  # the set is mended
 
 
 @pytest.mark.parametrize(
