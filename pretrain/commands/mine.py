@@ -10,11 +10,13 @@ mining with other limits encodes nothing again.
 
 sentence-transformers' `mine_hard_negatives` chooses: it excludes a text's own positives, applies margins and
 limits, and samples. This module gives it vectors of packed rows, and makes sure that no text becomes its own
-negative, which the library allows if a text is a candidate, too.
+negative, which the library allows if a text is a candidate, too; nor a positive of a text that shares another
+positive with it.
 """
 
 import json
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,6 +40,9 @@ from pretrain.prepare.sources.records import COLUMNS, records
 TRIPLES, SUMMARY = "triples.jsonl", "mined.yaml"
 _TEXT, _POSITIVE, _NEGATIVE = (COLUMNS.index(name) for name in ("text", "positive", "negative"))
 _FURTHER = len(COLUMNS)  # from here on negatives
+
+MOST_TEXTS = 3
+"""A positive of more texts is a generic one, as "Yes.", which says nothing of what they mean."""
 
 Pair = tuple[str, str]
 """A text, and one that means the same."""
@@ -201,6 +206,25 @@ class Vectors:
         return np.ascontiguousarray(unit(vectors), np.float32)
 
 
+def _answers_of_neighbours(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return what else may be a positive of a text: those of texts with which it shares one.
+
+    (q, a), (q, b), (r, b): a may answer r, too. It goes no further, and not by a positive of more than
+    `MOST_TEXTS` texts: from "Yes." to "Yes." all would be linked to all.
+    """
+    positives, texts = defaultdict[str, dict[str, None]](dict), defaultdict[str, dict[str, None]](dict)
+    for text, positive in pairs:
+        positives[text][positive] = texts[positive][text] = None
+    found = {
+        (text, other): None
+        for text, positive in pairs
+        if len(texts[positive]) <= MOST_TEXTS
+        for neighbour in texts[positive]
+        for other in positives[neighbour]
+    }
+    return [pair for pair in found if pair[1] not in positives[pair[0]]]
+
+
 def mine(
     pairs: Sequence[Pair], candidates: Sequence[str], vectors: Vectors, options: MiningOptions
 ) -> list[dict[str, Any]]:
@@ -214,14 +238,16 @@ def mine(
     from datasets import Dataset
     from sentence_transformers.util import mine_hard_negatives
 
-    texts, positives = map(list, zip(*pairs, strict=True))
+    texts, positives = zip(*pairs, strict=True)
     corpus = list(dict.fromkeys([*positives, *candidates]))
     if len(corpus) <= options.range_min + options.num_negatives:
         raise UserError(f"{len(corpus):,} candidates are too few: add --corpus, or lower --range-min")
-    # A text is a positive of itself, so that the library excludes it; a cosine of 1 moves no margin, which
-    # is that of a text's farthest positive.
-    own = sorted(set(texts) & set(corpus))
-    queries = Dataset.from_dict({"text": [*texts, *own], "positive": [*positives, *own]})
+    # What the library is told to be a positive it excludes. A text is one of itself: a cosine of 1 moves no
+    # margin, which is that of a text's farthest positive.
+    own = [(text, text) for text in sorted(set(texts) & set(corpus))]
+    excluded = dict.fromkeys([*own, *_answers_of_neighbours(pairs)])
+    all_texts, all_positives = map(list, zip(*pairs, *excluded, strict=True))
+    queries = Dataset.from_dict({"text": all_texts, "positive": all_positives})
     state = random.getstate()
     random.seed(options.seed)
     try:

@@ -114,6 +114,35 @@ def test_a_text_is_never_its_own_negative(run):
     assert all(t["scores"][1] <= 1 for t in triples)
 
 
+def negatives_of(run, pairs, **options):
+    """Text -> its negatives among all positives."""
+    model = SentenceTransformer(str(run / "export"), device="cpu")
+    vectors = Vectors(lambda texts, _: model.encode(list(texts)), "", "")
+    found = {text: set() for text, _ in pairs}
+    for row in mine(pairs, [], vectors, MiningOptions(**options)):
+        found[row["text"]].add(row["negative"])
+    return found
+
+
+def test_an_answer_to_a_question_with_the_same_answer_is_no_negative(run):
+    """(q, a), (q, b), (r, b): a may answer r, too; what r has besides, c, may answer q."""
+    (q, a), (r, b), (_, c) = PAIRS[:3]
+    pairs = [*PAIRS[:2], *PAIRS[3:-1], (q, b), (r, c)]
+    found = negatives_of(run, pairs, num_negatives=20, range_max=24)
+    assert all(len(found[text]) == 20 and found[text].isdisjoint({a, b, c}) for text in (q, r))
+    nearest = negatives_of(run, pairs)
+    assert all(len(found) == 1 for found in nearest.values())  # another negative takes its place
+
+
+def test_generic_answers_exclude_nothing(run):
+    """Every question of a small FAQ has "yes", too: by it alone no two of them mean the same."""
+    faq = PAIRS[:-1]
+    generic = [(text, "yes") for text, _ in faq]
+    found = negatives_of(run, [*faq, *generic], num_negatives=23, range_max=25)
+    answers = {answer for _, answer in faq}
+    assert all(found[text] == answers - {answer} for text, answer in faq)
+
+
 def test_negatives_that_are_given_and_further_texts_are_candidates(run, tmp_path):
     rows = [{"sent0": a, "sent1": b, "hard_neg": f"no {b}"} for a, b in PAIRS]
     Dataset.from_list(rows).to_parquet(tmp_path / "pairs.parquet")
