@@ -12,6 +12,7 @@ import codecs
 import contextlib
 import gzip
 import io
+import itertools
 import lzma
 import os
 import shlex
@@ -251,19 +252,10 @@ def _lines(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
 
 
 def _paragraphs(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
-    collected: list[bytes] = []
-    first = 0
-    for position, line in lines:
-        if line.isspace():
-            if collected:
-                yield first, _decode(b"".join(collected))
-                collected = []
-        else:
-            if not collected:
-                first = position
-            collected.append(line)
-    if collected:
-        yield first, _decode(b"".join(collected))
+    for blank, run in itertools.groupby(lines, lambda line: line[1].isspace()):
+        if not blank:
+            positions, texts = zip(*run)
+            yield positions[0], _decode(b"".join(texts))
 
 
 def _passages(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
