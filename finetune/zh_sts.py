@@ -6,17 +6,18 @@ models. SDA pools [CLS].
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from finetune.answers import Answers, examples_digest
 from finetune.encoders.models import EmbeddingModel
 from finetune.frozen import Frozen, command
+from finetune.own_sets import add_figures
 from finetune.results import Evaluation
-from pretrain.benchmarks.distinct import require_directions
 from pretrain.benchmarks.files import DATA_SETS, find, lines
-from pretrain.benchmarks.sts_tasks import Pairs, distinct_sentences, require_scores, score_task, task_cosines
+from pretrain.benchmarks.own_sets import OwnSet
+from pretrain.benchmarks.sts_tasks import require_scores
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -24,7 +25,7 @@ TASKS = {"STS-B-zh": "test", "STS-B-zh-dev": "dev"}
 """Task: the split that it is."""
 
 
-def read(path: Path) -> Pairs:
+def read(path: Path) -> OwnSet:
     """Read lines of four fields separated by "||": number, sentence, sentence, score."""
     first, second, gold = [], [], []
     for number, line in enumerate(lines(path), start=1):
@@ -39,27 +40,19 @@ def read(path: Path) -> Pairs:
         second.append(cells[2].strip())
         gold.append(float(cells[3]))
     require_scores(np.array(gold), str(path))
-    return Pairs(path.stem, first, second, np.array(gold))
+    return OwnSet(path.stem, "similarity", first, second, np.array(gold))
 
 
 def files(task: str, root: Path) -> list[Path]:
     return [root / f"zh/STS-B/cnsd-sts-{TASKS[task]}.txt"]
 
 
-def score(model: EmbeddingModel, name: str, pairs: Pairs, evaluation: Evaluation) -> str:
+def score(model: EmbeddingModel, name: str, pairs: OwnSet, evaluation: Evaluation) -> str:
     """Score a task: Spearman's and Pearson's correlation x 100 of cosine with the gold score."""
-    sentences = distinct_sentences([pairs])
-    places = {sentence: number for number, sentence in enumerate(sentences)}
-    vectors = model.encode(sentences)
-    require_directions(model.name, vectors)
-    similarities = task_cosines([pairs], vectors, places)
-    both = score_task([pairs], similarities)
-    scores = {"spearman": both["spearman_all"], "pearson": both["pearson_all"]}
-    data = examples_digest(pairs.first, pairs.second, pairs.gold)
-    answers = Answers.of(similarities[0], pairs.gold, "spearman", data)
-    evaluation.add(name, "spearman", scores, answers=answers, pairs=len(pairs))
-    evaluation.expect_size(name, "pairs", len(pairs), DATA_SETS["zh/STS-B"].rows[TASKS[name]])
-    return f"Spearman {scores['spearman']:.2f} over {len(pairs):,} pairs"
+    vectors, count = pairs.embed(model.encode, model.encode, model.encode), len(pairs.first)
+    said = add_figures(replace(pairs, name=name), vectors, evaluation, pairs=count)
+    evaluation.expect_size(name, "pairs", count, DATA_SETS["zh/STS-B"].rows[TASKS[name]])
+    return f"{said.capitalize()} over {count:,} pairs"
 
 
 EVALUATION = Frozen(

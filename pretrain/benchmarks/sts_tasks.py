@@ -130,7 +130,8 @@ class StsEvaluator:
 
     def sentences(self, tasks: Iterable[str]) -> list[str]:
         """Return the distinct sentences of these tasks, in the order in which they first occur."""
-        return distinct_sentences(pairs for task in tasks for pairs in self.load(task))
+        parts = [part for task in tasks for part in self.load(task)]
+        return list(dict.fromkeys(sentence for part in parts for sentence in (*part.first, *part.second)))
 
     def evaluate(self, embed: EmbedFunction, tasks: Iterable[str] | None = None) -> StsResults:
         """Score one embedding function.
@@ -158,7 +159,10 @@ class StsEvaluator:
             require_directions(name, vectors)
             results[pooling] = StsResults()
             for task, subsets in loaded.items():
-                similarities = task_cosines(subsets, vectors, index)
+                similarities = []
+                for one in subsets:
+                    first, second = ([index[text] for text in side] for side in (one.first, one.second))
+                    similarities.append(cosines(vectors, np.array(first), np.array(second)))
                 results[pooling][task] = score_task(subsets, similarities)
                 if pairs is not None:
                     pairs[f"{task}/gold"] = np.concatenate([one.gold for one in subsets]).astype(np.float32)
@@ -171,11 +175,6 @@ def files(task: str, root: Path) -> list[Path]:
     if task in _YEARS:
         return _YEARS[task].paths(root)
     return [senteval_folder(root) / name for name in _TABLES[task]]
-
-
-def distinct_sentences(parts: Iterable[Pairs]) -> list[str]:
-    """Return the distinct sentences of these pairs, in the order in which they first occur."""
-    return list(dict.fromkeys(sentence for part in parts for sentence in (*part.first, *part.second)))
 
 
 def _read_year(task: str, files: Sequence[Path]) -> list[Pairs]:
@@ -269,16 +268,6 @@ def require_scores(gold: np.ndarray, place: str) -> None:
             f"{place}: {len(gold):,} pairs of {scores:,} different scores; a correlation needs three pairs, "
             "and two different scores"
         )
-
-
-def task_cosines(subsets: list[Pairs], vectors: np.ndarray, index: Mapping[str, int]) -> list[np.ndarray]:
-    """Return each subset's cosines, float32[P]. vectors: float32[N, d]; index: sentence -> row."""
-    found = []
-    for pairs in subsets:
-        first = np.fromiter((index[sentence] for sentence in pairs.first), np.int64, len(pairs))
-        second = np.fromiter((index[sentence] for sentence in pairs.second), np.int64, len(pairs))
-        found.append(cosines(vectors, first, second))
-    return found
 
 
 def score_task(subsets: list[Pairs], similarities: list[np.ndarray]) -> TaskScores:
