@@ -155,8 +155,7 @@ def full_sentences(
     if not count:
         return Packed(Ragged.empty(), np.empty(0, np.int64), np.empty(0, np.int64))
     capacity = max_length - 2
-    opens_document = np.ones(count, bool)
-    opens_document[1:] = documents[1:] != documents[:-1]
+    opens_document = np.append(True, documents[1:] != documents[:-1])
     opens, separated = np.zeros(count, bool), np.zeros(count, bool)
     used = capacity  # the first sentence opens a sequence
     # Where a sequence ends depends on where the last one ended: the one loop over sentences, some 0.1 us

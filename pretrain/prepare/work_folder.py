@@ -20,7 +20,7 @@ from pydantic import BaseModel, RootModel
 from pretrain.common.files import make_folder
 from pretrain.config.data import DataConfig
 from pretrain.data.shard_writer import write_atomically
-from pretrain.prepare.buckets import RunFile, text_key
+from pretrain.prepare.buckets import TEXT_RECORD, Texts, load_texts, open_runs, text_key
 from pretrain.prepare.sources.readers import ReadTask
 
 BUCKET_BYTES = 64_000_000
@@ -230,10 +230,12 @@ class PlannedStep(WorkStep):
         assert annotation is not None  # a plan with `config.annotate` has it
         return annotation
 
-    def parts_of(self, runs: list[RunFile], bucket: int) -> int:
-        """Return in how many parts to read a bucket, so that none has more text than `BUCKET_BYTES`."""
-        held = sum(run.text_bytes(bucket) for run in runs)
-        return max(1, -(-held // BUCKET_BYTES))
+    def texts_of(self, folder: str, bucket: int) -> Iterator[Texts]:
+        """Yield the texts of a bucket, in parts of which none has more text than `BUCKET_BYTES`."""
+        runs = open_runs(self.work / folder, self.buckets, TEXT_RECORD)
+        parts = max(1, -(-sum(run.text_bytes(bucket) for run in runs) // BUCKET_BYTES))
+        for part in range(parts):
+            yield load_texts(runs, bucket, part, parts)
 
     def __getstate__(self) -> dict:
         return {key: value for key, value in self.__dict__.items() if key != "plan"}

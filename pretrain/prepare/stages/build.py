@@ -182,10 +182,9 @@ class Pack(PlannedStep):
     def packed(self, bucket: int, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
         """Yield the sequences of a bucket, split by split, in as many parts as the bound on memory asks."""
         encoder = CorpusTokenizer(self.work)
-        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
-        parts = self.parts_of(runs, bucket)
-        for part in range(parts):
-            yield from self._pack(bk.load_texts(runs, bucket, part, parts), bucket, encoder, counts)
+        for texts in self.texts_of("texts", bucket):
+            yield from self._pack(texts, bucket, encoder, counts)
+            del texts  # before the next part is read
         counts["special_tokens_read_as_text"] += encoder.spelled
 
     def _pack(
@@ -219,9 +218,7 @@ class Pack(PlannedStep):
                 yield split, packed
                 continue
             copy = np.repeat(np.arange(len(shown)), sizes)  # of a document: each is one of its own
-            opens = np.ones(len(copy), bool)
-            opens[1:] = (np.diff(copy) != 0) | (np.diff(running[index]) != 0)
-            documents = np.cumsum(opens)
+            documents = np.cumsum(np.append(True, (np.diff(copy) != 0) | (np.diff(running[index]) != 0)))
             arguments = (part, documents, first[index], config.max_length, encoder.cls_id, encoder.sep_id)
             if config.unit == "sequence":
                 yield split, full_sentences(*arguments)

@@ -73,11 +73,8 @@ class ShuffleSequences(PlannedStep):
     stage = "shuffle"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        runs = bk.open_runs(self.work / "sequences", self.buckets, bk.TEXT_RECORD)
-        parts = self.parts_of(runs, rank)
         with Shards(self, rank) as shards:
-            for part in range(parts):
-                stored = bk.load_texts(runs, rank, part, parts)
+            for stored in self.texts_of("sequences", rank):
                 order = np.argsort(stored.records["key"], kind="stable")
                 for number, split in enumerate(SPLITS):
                     rows = order[stored.records["heldout"][order] == number]

@@ -51,8 +51,7 @@ class MakeTokenizer(PlannedStep):
 
     def _some_texts(self) -> list[str]:
         """Return some 1,000 texts, at random: drawn by hash."""
-        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
-        texts = bk.load_texts(runs, 0, 0, self.parts_of(runs, 0))
+        texts = next(self.texts_of("texts", 0))
         return texts.decode(np.arange(0, len(texts.records), max(1, len(texts.records) // 1000)))
 
     def sample(self) -> Iterator[str]:
