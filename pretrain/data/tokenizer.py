@@ -15,7 +15,7 @@ import numpy as np
 
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import has_tokenizer, pretrained
-from augment.core.ragged import Ragged, offsets_of
+from augment.core.ragged import Ragged
 from augment.text.cleaning import with_cleaning, without_cleaning
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, library_errors, put_in_place
@@ -342,12 +342,8 @@ def encode(tokenizer: "Tokenizer", texts: list[str], batch: int = 4096) -> Ragge
 
     In batches, because an Encoding costs some hundred bytes per token until it is let go.
     """
-    arrays: list[np.ndarray] = []
-    lengths: list[int] = []
+    parts = []
     for start in range(0, len(texts), batch):
         some = tokenizer.encode_batch_fast(texts[start : start + batch], add_special_tokens=False)
-        ids = [encoding.ids for encoding in some]
-        lengths += map(len, ids)
-        arrays.append(np.fromiter((i for sequence in ids for i in sequence), np.int32, sum(map(len, ids))))
-    tokens = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
-    return Ragged(tokens, offsets_of(np.array(lengths, np.int64)))
+        parts.append(Ragged.from_sequences(encoding.ids for encoding in some))
+    return Ragged.concatenate(parts)
