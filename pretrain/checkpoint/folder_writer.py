@@ -40,19 +40,6 @@ class TensorEntry(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def split_entries(entries: Sequence[TensorEntry], max_file_bytes: int) -> list[list[TensorEntry]]:
-    """Cut entries, in order, into files of at most `max_file_bytes`; a larger tensor gets its own."""
-    files: list[list[TensorEntry]] = []
-    filled = 0
-    for entry in entries:
-        if not files or filled + entry.num_bytes > max_file_bytes:
-            files.append([])
-            filled = 0
-        files[-1].append(entry)
-        filled += entry.num_bytes
-    return files
-
-
 class TensorFileWriter:
     """Write the tensors of `entries`, in that order, to a safetensors file; `close` makes it durable.
 

@@ -30,17 +30,11 @@ import torch
 import torch.distributed as dist
 
 from pretrain.checkpoint.engine_state import EngineState, Part, engine_state, parameter_shape
-from pretrain.checkpoint.folder_writer import (
-    FolderWriter,
-    Retention,
-    TensorEntry,
-    remove_superfluous,
-    split_entries,
-)
+from pretrain.checkpoint.folder_writer import FolderWriter, Retention, TensorEntry, remove_superfluous
 from pretrain.checkpoint.store import FORMAT_VERSION, CheckpointError
 from pretrain.common.cores import ranks_here
 from pretrain.common.files import to_json
-from pretrain.common.memory import free_memory
+from pretrain.common.memory import cut_by_size, free_memory
 from pretrain.common.program import DISTRIBUTION, own_version
 from pretrain.common.ranks import gathered, new_host_group, on_rank_zero
 
@@ -385,7 +379,7 @@ class Saver:
             for other in range(rank + 1):
                 pairs = zip(items, writers, strict=True)
                 entries = [item.entry for item, writer in pairs if (item.series, writer) == (series, other)]
-                for batch in split_entries(entries, self.max_file_bytes):
+                for batch in cut_by_size(entries, lambda entry: entry.num_bytes, self.max_file_bytes):
                     if other == rank:
                         files.append((f"{series}-{number:05d}.safetensors", batch))
                     number += 1

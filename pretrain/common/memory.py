@@ -16,7 +16,9 @@ import ctypes
 import functools
 import os
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 ROW_FRACTION = 16
 SMALLEST_MULTIPLE = 64
@@ -24,6 +26,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 # above the 350 or so that rounded rows need: 128 made a loop 12% slower, by compiling again
 KERNEL_CACHE = 512
 _CGROUP, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+T = TypeVar("T")
 _BYTES_A_PARAMETER = 16  # float32: weight, gradient, two moments
 
 
@@ -165,3 +168,20 @@ def _glibc(name: str):
         return getattr(ctypes.CDLL("libc.so.6"), name)
     except (OSError, AttributeError):  # musl, macOS, Windows
         return None
+
+
+def cut_by_size(items: Iterable[T], size: Callable[[T], int], most: int) -> list[list[T]]:
+    """Cut items, in order, into lists of at most `most`, by size; a larger item has its own.
+
+    >>> cut_by_size([3, 5, 4], int, 8)
+    [[3, 5], [4]]
+    """
+    lists: list[list[T]] = []
+    room = 0
+    for item in items:
+        if not lists or size(item) > room:
+            lists.append([])
+            room = most
+        lists[-1].append(item)
+        room -= size(item)
+    return lists

@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
+from pretrain.common.memory import cut_by_size
+
 BUCKET = 25 * 2**20 // 4
 """Elements of a bucket at ZeRO 0 and 1: 25 MiB of float32, as in torch's DistributedDataParallel."""
 UNDER_WAY = 4
@@ -67,7 +69,7 @@ class Buckets:
             for hook in engine.optimizer._grad_acc_hooks:
                 hook.remove()  # they would do nothing but take a GPU's host a tenth of a millisecond each
         trained = [p for p in engine.module.parameters() if p.requires_grad]
-        self.buckets = cut_buckets(trained[::-1], engine.zero_reduce_bucket_size())
+        self.buckets = cut_by_size(trained[::-1], Tensor.numel, engine.zero_reduce_bucket_size())
         self._bucket_of = {id(p): number for number, bucket in enumerate(self.buckets) for p in bucket}
         self._sent = 0  # buckets of this step
         # those under way: parameters, what travels of their gradients, and the work to wait for
@@ -151,24 +153,6 @@ def _complete(parameters: list[Parameter]) -> list[Tensor]:
             parameter.grad = torch.zeros_like(parameter)
         gradients.append(parameter.grad)
     return gradients
-
-
-def cut_buckets(parameters: list[Parameter], max_elements: int) -> list[list[Parameter]]:
-    """Cut a list of parameters into buckets of at most `max_elements`; a larger parameter has its own.
-
-    >>> three = [Parameter(torch.zeros(count)) for count in (3, 5, 4)]
-    >>> [[p.numel() for p in bucket] for bucket in cut_buckets(three, 8)]
-    [[3, 5], [4]]
-    """
-    buckets: list[list[Parameter]] = []
-    room = 0
-    for parameter in parameters:
-        if not buckets or parameter.numel() > room:
-            buckets.append([])
-            room = max_elements
-        buckets[-1].append(parameter)
-        room -= parameter.numel()
-    return buckets
 
 
 def leaves(loss: Tensor) -> set[int]:

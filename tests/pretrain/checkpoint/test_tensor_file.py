@@ -4,7 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pretrain.checkpoint.folder_writer import TensorEntry, TensorFileWriter, split_entries
+from pretrain.checkpoint.folder_writer import TensorEntry, TensorFileWriter
+from pretrain.common.memory import cut_by_size
 
 
 def test_streamed_file_is_what_safetensors_writes_and_reads(tmp_path):
@@ -47,5 +48,6 @@ def test_file_writer_refuses_what_was_not_declared(tmp_path):
 
 def test_files_are_bounded():
     entries = [TensorEntry(str(i), torch.float32, (size,)) for i, size in enumerate([5, 5, 50, 1, 1])]
-    assert [[e.name for e in file] for file in split_entries(entries, 40)] == [["0", "1"], ["2"], ["3", "4"]]
-    assert split_entries([], 40) == []
+    files = cut_by_size(entries, lambda entry: entry.num_bytes, 40)
+    assert [[e.name for e in file] for file in files] == [["0", "1"], ["2"], ["3", "4"]]
+    assert cut_by_size([], len, 40) == []

@@ -6,7 +6,8 @@ import pytest
 import torch
 from run_helpers import finish, start
 
-from pretrain.step.reduction import cut_buckets, leaves
+from pretrain.common.memory import cut_by_size
+from pretrain.step.reduction import leaves
 
 WORKER = Path(__file__).with_name("reduction_worker.py")
 BF16 = 2.0**-8  # unit roundoff
@@ -90,7 +91,12 @@ def test_a_use_that_the_graph_does_not_show_is_refused(ranks):
 def test_a_parameter_larger_than_a_bucket_has_its_own():
     sizes = [3, 20, 4, 4, 1]
     parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
-    assert [[p.numel() for p in bucket] for bucket in cut_buckets(parameters, 8)] == [[3], [20], [4, 4], [1]]
+    assert [[p.numel() for p in bucket] for bucket in cut_by_size(parameters, torch.Tensor.numel, 8)] == [
+        [3],
+        [20],
+        [4, 4],
+        [1],
+    ]
 
 
 def test_leaves_are_those_that_the_loss_depends_on():
