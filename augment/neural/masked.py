@@ -1,8 +1,7 @@
 """Replace or insert words by draws from a masked language model, as VaSCL and AugCSE do.
 
-Any masked language model with a fast tokenizer will do, an export of this project too. The functions take all
-sentences that chose them at once; the result for a sentence does not depend on the others
-(`augment.neural.models.padded_batches`).
+Any masked language model with a fast tokenizer will do, an export of this project too. The result for a
+sentence does not depend on the others (`augment.neural.models.padded_batches`).
 """
 
 import functools

@@ -1,9 +1,9 @@
 """Rewrite sentences with encoder-decoder models: back-translation, paraphrase, a formal style.
 
-The functions take all sentences that chose them at once; the result for a sentence does not depend on the
-others (`models.padded_batches`). Draws belong to the sentence. Beam search draws only among its results.
-Sampling adds each sentence's own Gumbel noise to the model's log-probabilities and takes the largest
-sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A* sampling", section 2).
+The result for a sentence does not depend on the others (`models.padded_batches`). Draws belong to the
+sentence. Beam search draws only among its results. Sampling adds each sentence's own Gumbel noise to the
+model's log-probabilities and takes the largest sum, which is a draw from them (Gumbel 1954; Maddison et al.
+2014, "A* sampling", section 2).
 """
 
 import re
