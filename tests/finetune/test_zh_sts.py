@@ -16,7 +16,7 @@ from finetune.encoders.models import open_model
 from finetune.results import read as read_result
 from finetune.zh_sts import TASKS, read
 from pretrain.benchmarks.files import DATA_SETS
-from pretrain.benchmarks.sts_tasks import Pairs
+from pretrain.benchmarks.own_sets import OwnSet
 from pretrain.common.errors import UserError
 
 
@@ -46,7 +46,7 @@ def test_a_collapsed_encoder_is_an_error(tmp_path):
     with pytest.raises(UserError, match="sentences the same vector"):
         collapsed = open_model(lambda sentences: np.zeros((len(sentences), 3)))
         zh_sts.EVALUATION.evaluate(collapsed, {"STS-B-zh": pairs})
-    few = Pairs("few", ["一", "二", "三"], ["四", "五", "六"], np.arange(3.0))
+    few = OwnSet("few", "similarity", ["一", "二", "三"], ["四", "五", "六"], np.arange(3.0))
     with pytest.raises(UserError, match="all 6 sentences the same vector"):
         zh_sts.EVALUATION.evaluate(collapsed, {"STS-B-zh": few})
 
