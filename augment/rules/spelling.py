@@ -122,7 +122,11 @@ _NAME_BEHIND = re.compile(r"\s[A-Z][a-z]")
 _EVENT = re.compile(r"\s(?:call|meeting|flight|train|bus|game|show|appointment|class|slot)\b")
 _SENTENCE_END = re.compile(r"(?:[a-z]{4}\.|[!?])[\"”’)]?\s[\"“‘(]?$")
 _SCALE = re.compile(r"\s(thousand|million|billion|trillion|hundred)\b")
-_CURRENCIES = {"$": "dollar dollars cents", "£": "pound pounds pence", "€": "euro euros cents"}
+_CURRENCIES = {
+    "$": "dollar dollars cent cents",
+    "£": "pound pounds penny pence",
+    "€": "euro euros cent cents",
+}
 _LABELS = word_set("no no. nos. vol. p. pp. fig. # §")  # what they number keeps its figure
 _MONTHS = named_words("spelling.months")
 _PLURALS = word_set("people men women children feet")
@@ -231,7 +235,7 @@ def _spoken(match: re.Match, text: str) -> str | None:
 
 
 def _money(match: re.Match, text: str) -> str | None:
-    one, many, cents = _CURRENCIES[match["currency"].removeprefix("US")].split()
+    one, many, cent, cents = _CURRENCIES[match["currency"].removeprefix("US")].split()
     digits = match["whole"].replace(",", "")
     if match["ordinal"] or match["decade"] or match["percent"] or match["minutes"] or match["to"]:
         return None
@@ -244,8 +248,8 @@ def _money(match: re.Match, text: str) -> str | None:
     if article and re.match(r"\s[a-z]", text[match.end() :]) and not fraction:
         return f"{_words(digits, 'cardinal').replace(' ', '-').replace(',', '')}-{one}"
     spoken = f"{_words(digits, 'cardinal')} {one if digits == '1' else many}"
-    if fraction and int(fraction[1:]):
-        spoken += f" and {_words(str(int(fraction[1:])), 'cardinal')} {cents}"
+    if fraction and (count := int(fraction[1:])):
+        spoken += f" and {_words(str(count), 'cardinal')} {cent if count == 1 else cents}"
     return spoken
 
 

@@ -17,6 +17,10 @@ from augment.text.parsed import without_parse
         ("the 1500 voters", "the one thousand, five hundred voters"),
         ("the 2000 voters", "the two thousand voters"),
         ("It cost $5 and £2.50.", "It cost five dollars and two pounds and fifty pence."),
+        (
+            "$0, $1, £0.01, €1.01",
+            "Zero dollars, one dollar, zero pounds and one penny, one euro and one cent",
+        ),
         ("A $5 ticket, an $8 one", "A five-dollar ticket, an eight-dollar one"),
         ("50% of 1,200", "Fifty percent of one thousand, two hundred"),
         ("the 1980s, the 3rd, 2.5 m", "the nineteen eighties, the third, two point five m"),

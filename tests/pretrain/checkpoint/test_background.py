@@ -19,8 +19,9 @@ from safetensors.torch import save_file
 from test_checkpoint import launch, results_of
 
 from pretrain.checkpoint import store
+from pretrain.checkpoint.engine_state import engine_state
 from pretrain.checkpoint.folder_writer import Retention, TensorFileWriter
-from pretrain.checkpoint.saver import Saver
+from pretrain.checkpoint.saver import Saver, items_of
 from pretrain.checkpoint.store import TensorReader
 from pretrain.common import files
 from pretrain.config.recipe import validate_config
@@ -128,6 +129,16 @@ def test_copies_of_all_ranks_of_a_machine_must_fit(tmp_path, monkeypatch):
         saver.save(tmp_path, {"step": ranks}, Retention(1))
         saver.wait()
         assert saver.has_room == (ranks == 1)
+
+
+@pytest.mark.parametrize(("own", "other"), [(True, True), (True, False), (False, True)])
+def test_where_one_rank_lacks_room_no_rank_copies(own, other, monkeypatch):
+    monkeypatch.setattr("pretrain.checkpoint.saver.free_memory", lambda: 1e9 if own else 50)
+    monkeypatch.setattr("pretrain.checkpoint.saver.gathered", lambda fits, group: [fits, other])
+    engine = PlainEngine(40)
+    saver = Saver(engine)
+    room = saver._find_room(items_of(engine_state(engine), 0, 1))
+    assert room == saver.has_room == (own and other)
 
 
 def test_copies_are_made_where_the_system_does_not_say_what_is_free(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from commands import call
 from forked_python import ForkedPython, run_python
-from model_folders import save_guest
+from model_folders import LONGEST, save_bert, save_guest
 from published_folders import write_published
 from run_helpers import ROOT, TINY, environment, outputs_of, records, wait_for, write_corpus
 from sentence_transformers import SentenceTransformer
@@ -24,7 +24,7 @@ from finetune.judge.scores import METRICS
 from finetune.nanobeir import FOLDER, read
 from finetune.search import search
 from pretrain.benchmarks.sts_tasks import StsEvaluator
-from pretrain.commands.adapt import _require_a_batch
+from pretrain.commands.adapt import _require_a_batch, check_start
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.tokenizer import load_tokenizer
@@ -47,6 +47,14 @@ def test_fewer_pairs_than_a_batch_are_refused_before_they_are_prepared(tmp_path)
         _require_a_batch(
             [{"source": str(tmp_path / "rows")}], load_config("adapt_micro", {"train.global_batch": "128"})
         )
+
+
+def test_texts_are_as_long_as_the_start_reads_them(tmp_path):
+    """As its positions allow, and where a sentence-transformers model says less, as that says."""
+    bert = save_bert(tmp_path / "bert")
+    assert check_start(str(bert)) == LONGEST
+    for longest in (16, LONGEST):
+        assert check_start(str(save_guest(bert, tmp_path / str(longest), "mean", longest=longest))) == longest
 
 
 def words(init: Path, text: Path, out: Path, **flags: object) -> list[str]:

@@ -118,8 +118,8 @@ def write_best(run: Path, content: str, written: float) -> None:
     for name in (WEIGHTS, "clear.json"):
         (hidden / name).write_text(content)
     write_sums(hidden)
-    for path in (*hidden.iterdir(), hidden):
-        os.utime(path, (written, written))
+    for path in (*hidden.iterdir(), hidden):  # the weights before the rest
+        os.utime(path, (written - 3.0 * (path.name == WEIGHTS),) * 2)
     if (run / "best").exists():
         (run / "best").rename(run / f"before-{written}")
     hidden.rename(run / "best")

@@ -17,14 +17,14 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from finetune.judge.heldout import make_test, training_sources
-from pretrain.checkpoint.store import read_tensors
+from pretrain.checkpoint.store import latest, read_json, read_tensors
 from pretrain.commands.export import main
 from pretrain.common.cli import run
 from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
 from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
-from pretrain.export.folder import _describe_data, export, read_policy
+from pretrain.export.folder import _describe_data, _rebuild, export, read_policy
 from pretrain.export.model_card import _objective, cited
 from pretrain.export.sentence_transformers import layer_weights
 from pretrain.model.encoder import load_encoder
@@ -37,6 +37,17 @@ SENTENCES = [
     "nobody listens to it while a bird builds its nest under the roof",
     "it",
 ]
+
+
+@pytest.mark.parametrize("layers", [2, 4])
+def test_weights_that_do_not_fit_their_config_are_refused(tmp_path, layers):
+    """One that the config lacks, or a layer that would start at random values."""
+    make_run(tmp_path, layers=3)
+    checkpoint = latest(tmp_path / "checkpoints")
+    content = read_json(checkpoint)
+    content["hugging_face"]["config"]["num_hidden_layers"] = layers
+    with pytest.raises(UserError, match=r"do not fit their config .*layer\.(2|3)\."):
+        _rebuild(checkpoint, content)
 
 
 @pytest.mark.parametrize("max_seq_length", [None, 8])

@@ -70,6 +70,28 @@ def test_every_token_stays_within_both_models(tmp_path, reading):
     assert loss.isfinite()
 
 
+def test_the_generator_has_dropout_of_its_own(tmp_path):
+    """Of the sequences' keys, but not the dropout that an encoder draws from them."""
+    term = diffcse(tmp_path, mask_rate=0.3)
+    generator, read = term._generator[0], []
+    generator.lm.get_input_embeddings().register_forward_pre_hook(
+        lambda _, inputs: read.append(inputs[0].flatten())
+    )
+    lengths, keys = torch.full((20,), 30), np.arange(20, dtype=np.uint64)
+    ids = torch.randint(5, VOCABULARY, (600,), generator=torch.Generator().manual_seed(1))
+    edited = term.edit(ids, lengths, keys)
+    assert torch.equal(edited, term.edit(ids, lengths, keys))
+    first = lengths.cumsum(0) - lengths
+
+    def likeliest(own: np.ndarray) -> torch.Tensor:
+        hidden = generator.states(read[0][:600], lengths, None, keys=own).last
+        return generator.mlm_logits(hidden).argmax(1).index_copy(0, first, ids[first])
+
+    assert generator.training and not torch.equal(edited, likeliest(keys))
+    term.eval()
+    assert torch.equal(term.edit(ids, lengths, keys), likeliest(keys))  # there is none
+
+
 def test_sequences_longer_than_the_generator_are_refused_by_name(tmp_path):
     term = diffcse(tmp_path, positions=16)
     with pytest.raises(

@@ -1,5 +1,6 @@
 """Objectives as they are put together: names, plug-ins, heads, momentum, and what they refuse."""
 
+import itertools
 import shutil
 
 import numpy as np
@@ -124,6 +125,18 @@ def test_a_loss_without_a_weight_is_named(tmp_path):
     context = BatchContext(0, 0.0, torch.zeros(4, dtype=torch.long), {}, {}, None, 0)
     with pytest.raises(UserError, match=r"Nearer: weights lacks 'nearer'"):
         objective.relate({role: torch.randn(4, WIDTH) for role in objective.roles}, context)
+
+
+def test_draws_of_an_objective_follow_seed_step_and_purpose():
+    def drawn(seed: int, step: int, purpose: int) -> tuple[float, ...]:
+        context = BatchContext(step, 0.5, torch.zeros(4, dtype=torch.long), None, {}, None, seed)
+        return tuple(torch.randn(3, generator=context.generator(purpose)).tolist())
+
+    asked = list(itertools.product((0, 1, 7), repeat=3))
+    found = {one: drawn(*one) for one in asked}
+    assert len(set(found.values())) == len(asked)
+    torch.manual_seed(5)
+    assert all(drawn(*one) == found[one] for one in asked)
 
 
 def vascl(views: dict, identities: torch.Tensor, **settings):

@@ -69,6 +69,20 @@ def test_rates_count_training_time_only():
     assert rates(meter.figures(9)) == (200.0, 2.0)
 
 
+def test_a_step_that_is_counted_after_the_pause_behind_it_takes_none_of_the_next():
+    clock = Clock()
+    meter = Throughput(clock)
+    meter.begin(0)
+    clock.now += 2.0
+    ended = clock.now
+    clock.now += 60.0
+    meter.pause()
+    meter.add(1, tokens=100, ended=ended)
+    clock.now += 4.0
+    meter.add(2, tokens=300)
+    assert meter.figures(9)["tokens_per_second"] == 400 / 4
+
+
 def test_eta_is_by_the_wall_clock_evaluations_included():
     clock = Clock()
     meter = Throughput(clock, window=10)

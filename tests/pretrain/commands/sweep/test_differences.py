@@ -123,6 +123,16 @@ def test_a_single_run_is_not_known_better_than_the_runs_it_is_compared_with(tmp_
     assert difference["one_seed"] and difference["columns"] == {}
 
 
+def test_one_seed_against_several_others_has_no_interval_over_seeds(tmp_path):
+    rows = {"base": {}, "other": {"seeds": [9], "set": {"train.global_batch": 256}}}
+    sweep, plan = plan_of(tmp_path, rows=rows, seeds=[1, 2, 3])
+    for entry in plan.entries:
+        for run in plan.runs_of(entry):
+            finish(run, 50.0 + run.seed)
+    difference = collect(sweep, plan, tmp_path / "out")["rows"][1]["difference"]
+    assert difference["seeds"] == [] and difference["one_seed"] and difference["columns"] == {}
+
+
 def test_one_seed_has_an_interval_over_pairs_alone(tmp_path):
     sweep, plan = plan_of(tmp_path, rows=ROWS, seeds=[7])
     gold = np.arange(50.0)
