@@ -69,6 +69,11 @@ def test_trials_do_not_depend_on_threads():
     assert alone == [trial(vectors, data, seed, restarts=2) for seed in range(4)]
 
 
+def test_a_text_of_white_space_alone_is_read_as_a_full_stop():
+    texts = ["a ", "", " ", "\t\n\u00a0", ". "]
+    assert LabelledTexts(texts, np.zeros(5, np.int64), 1).filled == ["a ", ".", ".", ".", ". "]
+
+
 def test_csv_is_read_exactly(tmp_path):
     path = tmp_path / "set.csv"
     path.write_bytes(b'text,label\n"a, ""quoted"" text\nover two lines",b\n,a\n  kept ,a\nNA,b\n')

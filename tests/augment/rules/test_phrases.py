@@ -170,6 +170,9 @@ def test_yoda(text, annotation, expected):
         ("'It's.' He's up.",
          "'/``/punct/3 It/PRP/nsubj/3 's/VBZ/root/0 ././punct/3 '/''/punct/3 He/PRP/nsubj/8 's/VBZ/cop/8 "
          "up/RB/root/0 ././punct/8", {"He's up. 'It's.'"}),
+        ("It was I. He slept.",
+         "It/PRP/nsubj/3 was/VBD/cop/3 I/PRP/root/0 ././punct/3 He/PRP/nsubj/6 slept/VBD/root/0 ././punct/6",
+         {"He slept. It was I."}),
         ("Yes. Yes.", "Yes/UH/root/0 ././punct/1 Yes/UH/root/0 ././punct/3", {None}),
         ("It rained; he slept.",
          "It/PRP/nsubj/2 rained/VBD/root/0 ;/:/punct/2 he/PRP/nsubj/5 slept/VBD/root/0 ././punct/5", {None}),

@@ -156,12 +156,16 @@ ACROSS = [("Â", "ł"), ("Âł", "Ġ")]  # a no-break space, and the space behin
         ),
         # with a letter that is no byte's
         (None, ["a", "b", "x", "Ġ", "Ċ", "北"], [("x", "北")], "a x b", "b a x"),
+        (None, ALPHABET, [("a", "Ġ"), ("aĠ", "b")], "x a b a", "a b x a"),  # what no split keeps apart
     ],
 )
-def test_white_space_and_vocabularies_that_few_tokenizers_have(normalizer, letters, merges, origin, text):
+@pytest.mark.parametrize("splits", [True, False])
+def test_white_space_and_vocabularies_that_few_tokenizers_have(
+    normalizer, letters, merges, origin, text, splits
+):
     names = list(dict.fromkeys(["[CLS]", "[SEP]", *letters, *map("".join, merges)]))
     tokenizer = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=splits)
     if normalizer is not None:
         tokenizer.normalizer = normalizer
     expected = {

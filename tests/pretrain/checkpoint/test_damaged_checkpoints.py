@@ -91,10 +91,12 @@ def test_what_cannot_be_read_now_is_not_passed_over(saved, said):
     assert store.latest(saved) == saved / "step-00000002"
 
 
-def test_a_newer_format_is_not_passed_over(saved):
-    rewrite_manifest(saved / "step-00000003", format_version=7)
+@pytest.mark.parametrize("version", [store.FORMAT_VERSION + 1, 7])
+def test_a_newer_format_is_not_passed_over(saved, version):
+    rewrite_manifest(saved / "step-00000003", format_version=version)
     with pytest.raises(
-        store.CheckpointError, match=r"step-00000003 is of a newer format: it has format 7.*newer one"
+        store.CheckpointError,
+        match=rf"step-00000003 is of a newer format: it has format {version}, .*newer one",
     ):
         store.latest(saved)
 

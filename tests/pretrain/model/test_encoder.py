@@ -108,6 +108,19 @@ def test_poolings_equal_their_definition(family, pooling):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_states_of_any_layer_are_the_librarys(family):
+    """Of ModernBERT's last one, too, behind the final norm, counted from the front or the back."""
+    encoder = make_encoder(family).double()
+    ids = random_ids(LENGTHS)
+    rows, mask = pad(ids, LENGTHS)
+    twin = padded_twin(encoder).base_model
+    layers = twin(rows, attention_mask=mask.long(), output_hidden_states=True).hidden_states
+    for number in range(-len(layers), len(layers)):
+        found = encoder.states(ids, LENGTHS, number).second
+        torch.testing.assert_close(found, layers[number][mask], rtol=0, atol=1e-10, msg=str(number))
+
+
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_a_sequence_does_not_depend_on_its_batch(family):
     encoder = make_encoder(family).double()

@@ -13,6 +13,7 @@ from pretrain.config.recipe import validate_config
 from pretrain.data.microbatches import MicroBatch
 from pretrain.data.shards import ShardReader
 from pretrain.model.encoder import build_encoder
+from pretrain.model.modules import parameter_groups
 from pretrain.objectives import build_objective
 
 ADDED = 3
@@ -90,6 +91,16 @@ def test_the_generator_has_dropout_of_its_own(tmp_path):
     assert generator.training and not torch.equal(edited, likeliest(keys))
     term.eval()
     assert torch.equal(term.edit(ids, lengths, keys), likeliest(keys))  # there is none
+
+
+def test_the_discriminators_encoder_learns_at_the_rate_of_an_encoder(tmp_path):
+    term = diffcse(tmp_path)
+    groups = parameter_groups(torch.nn.ModuleDict({"objective": term}), 0.1, head_lr_scale=5.0)
+    scales = {id(p): group["lr_scale"] for group in groups for p in group["params"]}
+    trained = [p for p in term.discriminator.parameters() if p.requires_grad]
+    heads = [*term.head.parameters(), *term.replaced.parameters()]
+    assert len(scales) == len(trained) + len(heads) and trained
+    assert {scales[id(p)] for p in trained} == {1.0} and {scales[id(p)] for p in heads} == {5.0}
 
 
 def test_sequences_longer_than_the_generator_are_refused_by_name(tmp_path):

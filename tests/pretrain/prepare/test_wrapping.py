@@ -77,12 +77,15 @@ def test_other_text_is_not_taken_for_wrapped(text):
 
 def test_what_stands_apart_stays_apart():
     item = "- one item of a list that goes on as far as the margin, where its line"
-    items = f"{item}\n  ends\n- another\n\n```\ncode is\nnot joined\n```\n\nA Heading\nOf Two Lines"
+    code = (
+        "```\ncode is\n~~~\nnot joined, whatever mark of the other kind it has in it, and however\nlong\n```"
+    )
+    items = f"{item}\n  ends\n- another\n\n{code}\n\nA Heading\nOf Two Lines"
     text = "\n\n".join([*(textwrap.fill(p, 72) for p in PARAGRAPHS), items])
     joined = unwrap(text, margin(text))
     assert joined.split("\n\n")[3:] == [
         f"{item} ends\n- another",
-        "```\ncode is\nnot joined\n```",
+        code,
         "A Heading\nOf Two Lines",
     ]
 

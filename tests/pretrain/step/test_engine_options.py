@@ -43,6 +43,15 @@ def test_options_that_deepspeed_has_are_taken(key):
     check(**{key: GOOD[key]})
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_deepspeed_knows_the_largest_norm_wherever_its_own_step_may_run(zero):
+    """At ZeRO 0 it never does; at 1 it does with all optimizers but torch's AdamW, which it must not clip."""
+    flags = {"train.zero": str(zero), "train.clip": "0.7"}
+    options = deepspeed_config(load_config(None, flags), 1)
+    assert options["gradient_clipping"] == (0.7 if zero else 0.0)
+    assert options["zero_optimization"]["stage"] == zero
+
+
 @pytest.mark.parametrize(
     "key,value,words",
     [

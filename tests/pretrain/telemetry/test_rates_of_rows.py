@@ -69,30 +69,54 @@ def result_of(step: int, loss: float) -> StepResult:
     return StepResult(losses, {}, None, 10, step, (1, 2), 0, lengths, [], (0,) * 4, None)
 
 
+def step_log(config, progress, telemetry, **extra):
+    """The log of a run whose only loss is `mlm`. extra: name -> number of steps done -> value in a row."""
+    objective = SimpleNamespace(weights=lambda step: {"mlm": 1.0})
+    faults = Faults(config.train.faults, None, None, telemetry, progress, str)
+
+    def metrics(step):
+        return {name: of_step(step) for name, of_step in extra.items()}
+
+    return StepLog(config, progress, telemetry, faults, Stopwatch(cuda=False), None, objective, metrics)
+
+
+def batch_of(step: int) -> RankBatch:
+    texts = Ragged.from_sequences([[2, 7, 3]])
+    return RankBatch(step - 1, 0, np.array([step], np.uint64), texts, [], {}, None, [])
+
+
+def test_a_growing_batch_counts_in_every_row_the_sequences_of_its_steps(tmp_path):
+    """From 8 to 32 in steps of 8: two steps each."""
+    growth = {"train.batch_start": "8", "train.batch_warmup_steps": "6", "train.global_batch": "32"}
+    config = load_config(None, growth | {"data.lanes": "8", "train.steps": "9", "train.warmup_steps": "1"})
+    progress = Progress(ledger=begin_ledger(0))
+    with Telemetry(tmp_path, 9, stream=io.StringIO()) as telemetry:
+        log = step_log(config, progress, telemetry)
+        for step in range(1, 10):
+            log.write()
+            progress.step = step
+            log.add(batch_of(step), result_of(step, 1.0), 0.1, 1.0, torch.tensor(True), step % 3 == 0)
+        log.write()
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "loss" in row]
+    assert [row["global_batch"] for row in rows] == [16, 24, 32]
+    counts = [30 * row["sequences_per_second"] / row["tokens_per_second"] for row in rows]  # 10 tokens a step
+    assert counts == pytest.approx([8 + 8 + 16, 16 + 24 + 24, 3 * 32])
+
+
 def test_every_step_is_in_one_row_and_one_with_a_fault_in_none(tmp_path):
     """Rows of three steps, and one of the first; the loss of step 2 is not finite, step 5 is left out."""
     config = load_config(None, {"train.steps": "9", "train.log_every": "3", "train.warmup_steps": "1"})
-    progress, clock = Progress(ledger=begin_ledger(0)), Stopwatch(cuda=False)
-    objective = SimpleNamespace(weights=lambda step: {"mlm": 1.0})
-    texts = Ragged.from_sequences([[2, 7, 3]])
+    progress = Progress(ledger=begin_ledger(0))
     with Telemetry(tmp_path, 9, stream=io.StringIO()) as telemetry:
-        log = StepLog(
-            config,
-            progress,
-            telemetry,
-            Faults(config.train.faults, None, None, telemetry, progress, str),
-            clock,
-            None,
-            objective,
-            lambda step: {"steps_done": step},
-        )
+        log = step_log(config, progress, telemetry, steps_done=int)
         for step in range(1, 9):
-            batch = RankBatch(step - 1, 0, np.array([step], np.uint64), texts, [], {}, None, [])
             log.write()
             progress.step, progress.tokens = step, progress.tokens + 10
             sound, loss = step not in (2, 5), torch.nan if step == 2 else float(step)
             norm, applied = torch.tensor(step / 2), torch.tensor(sound)
-            log.add(batch, result_of(step, loss), step / 10, norm, applied, step == 1 or step % 3 == 0)
+            log.add(
+                batch_of(step), result_of(step, loss), step / 10, norm, applied, step == 1 or step % 3 == 0
+            )
         log.write()
         log.write()  # as before an evaluation
     rows = list(read_metrics(tmp_path / "metrics.jsonl"))

@@ -212,6 +212,20 @@ def test_an_edited_file_is_named_beside_the_batches(whole, tmp_path, capsys):
     assert "line 5 of metrics.jsonl (step 4) is changed, or lines before it are gone" in said
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("  lr: 0.001", "  lr: 0.002", "train.lr is 0.002, and was 0.001"),
+        ("\n", "\n# a note\n", "its text differs"),
+    ],
+)
+def test_settings_that_changed_since_the_last_start_are_named(whole, tmp_path, old, new, what):
+    run = shutil.copytree(whole, tmp_path / "run")
+    settings = run / "config.yaml"
+    settings.write_text(settings.read_text().replace(old, new, 1))
+    assert check_files(run)[0] == [f"config.yaml is not as the run wrote it: {what}"]
+
+
 @pytest.mark.full
 def test_what_a_resume_leaves_or_makes_anew_is_no_damage(tiny_data, whole, tmp_path, capsys):
     """export/ of an abandoned end, a card that was edited, and a best/ that is the start again."""
