@@ -95,6 +95,24 @@ def denials(parsed):
     return outcomes(dn, parsed, 20)
 
 
+@pytest.mark.parametrize(
+    ("text", "more", "negated"),
+    [
+        ("He knew neither Ann nor Bob.", "", "He knew either Ann or Bob."),
+        ("He knew neither Ann nor Bob nor Eve.", "nor/CC/cc/8 Eve/NNP/conj/4", None),
+    ],
+)
+def test_neither_turns_with_its_only_nor_and_is_denied_with_several(text, more, negated):
+    """ "Either Ann or Bob nor Eve" is no English."""
+    parsed = parse(
+        text,
+        "He/PRP/nsubj/2 knew/VBD/root/0 neither/CC/cc:preconj/4 Ann/NNP/obj/2 nor/CC/cc/6 Bob/NNP/conj/4 "
+        f"{more} ././punct/2",
+    )
+    found = outcomes(neg, parsed, 20)
+    assert found == {negated} if negated else all(one.endswith(text[0].lower() + text[1:]) for one in found)
+
+
 @pytest.mark.parametrize("opening", ["No", "Few", "Neither"])
 def test_a_negative_subject_takes_must_of_the_past_alone(opening):
     parsed = parse(f"{opening} men came.", f"{opening}/DT/det/2 men/NNS/nsubj/3 came/VBD/root/0 ././punct/3")

@@ -35,7 +35,9 @@ from finetune.judge.scores import (
 from finetune.nanobeir import FOLDER, read
 from pretrain.benchmarks.retrieval import score
 from pretrain.common.errors import UserError
+from pretrain.common.files import sha256_of
 from pretrain.config.data import data_config
+from pretrain.export.sums import WEIGHTS
 
 WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
 
@@ -355,6 +357,19 @@ def test_costs_are_measured_in_turn_and_the_fastest_round_counts(tmp_path):
     _, one, other = cost_lines(found)
     assert one.split() == ["first", f"{found['first']['parameters']:,}", f"{size_of(bert)[1]:.1f}", "4", "2"]
     assert other.split() == ["second", "8", "3"]
+
+
+@pytest.mark.parametrize("changed", ["export", "best"])
+def test_a_report_is_of_the_weights_that_are_there(tmp_path, changed):
+    folders, path = [tmp_path / "export", tmp_path / "best"], tmp_path / "judge.json"
+    for folder in folders:
+        folder.mkdir()
+        (folder / WEIGHTS).write_text(folder.name)
+    assert read_report(path, *folders) is None
+    path.write_text(json.dumps({"weights": [sha256_of(folder / WEIGHTS) for folder in folders]}))
+    assert read_report(path, *folders) == json.loads(path.read_text())
+    (tmp_path / changed / WEIGHTS).write_text("trained again")
+    assert read_report(path, *folders) is None
 
 
 def test_a_report_without_what_was_trained_is_refused(tmp_path):

@@ -62,6 +62,16 @@ def test_steps_do_not_change_what_is_being_saved(tmp_path, disk):
     assert other.module.weight.equal(expected)
 
 
+def test_the_engines_counters_go_on_where_they_were(tmp_path):
+    engine, other = PlainEngine(), PlainEngine()
+    for _ in range(3):
+        engine.step()
+    engine.skipped_steps, other.skipped_steps = 2, 0
+    path = save(tmp_path, engine, {"step": 5}, keep=1)
+    store.load(path, other)
+    assert (other.global_steps, other.skipped_steps) == (3, 2)
+
+
 def test_a_save_waits_for_the_one_before(tmp_path, disk):
     engine = PlainEngine()
     saver = Saver(engine)

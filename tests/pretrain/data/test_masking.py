@@ -52,10 +52,12 @@ def test_the_rate_at_a_step_is_the_last_one_begun_or_on_the_line_to_the_next():
 
 
 def test_sequences_with_rates_of_their_own_are_masked_as_they_would_be_alone():
-    batch, keys = random_batch(400), keys_for(400)
-    rates = np.array([0.3, 0.05] * 200)
+    """Of a rate of 0 nothing is hidden."""
+    batch, keys = random_batch(450), keys_for(450)
+    rates = np.array([0.3, 0.05, 0.0] * 150)
     both = mask_tokens(batch, keys, VOCABULARY, rate=rates)
-    for rate in (0.3, 0.05):
+    assert len(both.positions) and not len(both.take(np.flatnonzero(rates == 0)).positions)
+    for rate in (0.3, 0.05, 0.0):
         rows = np.flatnonzero(rates == rate)
         alone = mask_tokens(batch.take(rows), keys[rows], VOCABULARY, rate=rate)
         assert both.take(rows).batch == alone.batch

@@ -24,7 +24,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import data_config
 from pretrain.config.recipe import validate_config
 from pretrain.data.tokenizer import tokenizer_hash
-from pretrain.export.folder import _describe_data, _rebuild, export, read_policy
+from pretrain.export.folder import _describe_data, _rebuild, export, interface_of, read_policy
 from pretrain.export.model_card import _objective, cited
 from pretrain.export.sentence_transformers import layer_weights
 from pretrain.model.encoder import load_encoder
@@ -37,6 +37,11 @@ SENTENCES = [
     "nobody listens to it while a bird builds its nest under the roof",
     "it",
 ]
+
+
+@pytest.mark.parametrize(("of_start", "longest"), [(None, 20), (8, 8), (64, 20)])
+def test_an_export_reads_as_many_tokens_as_its_start_where_the_encoder_takes_them(of_start, longest):
+    assert interface_of({"data": {}}, {"max_length": of_start}, 20).max_length == longest
 
 
 @pytest.mark.parametrize("layers", [2, 4])

@@ -299,6 +299,15 @@ def test_a_momentum_encoder_follows_by_the_formula_and_never_trains():
     assert {name for name, _ in follower.named_parameters()} == {"copy.weight", "copy.bias"}
 
 
+def test_a_momentum_encoder_has_the_statistics_of_its_source():
+    source = torch.nn.BatchNorm1d(3)
+    follower = MomentumEncoder(source, 0.9)
+    source(torch.randn(8, 3))
+    follower.follow()
+    for own, followed in zip(follower.buffers(), source.buffers(), strict=True):
+        assert torch.equal(own, followed)
+
+
 def test_the_queue_holds_the_newest_first_and_no_more_than_it_may():
     objective = build_objective(config(name="esimcse", esimcse={"queue": 1.5}), encoder())
     term = objective.terms["esimcse"]

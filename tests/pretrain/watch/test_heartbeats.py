@@ -122,6 +122,17 @@ def test_only_a_process_of_this_machine_with_the_same_start_is_killed():
     assert child.wait(10) == -9 and own.has_ended
 
 
+def test_a_process_that_nobody_has_waited_for_has_ended():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    beat = replace(heartbeat(1, 0, 0, "data", 0.0), pid=child.pid, started=start_of(child.pid))
+    assert beat.is_here and not beat.has_ended
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert state_of(child.pid) == "Z" and beat.has_ended
+    child.wait()
+    assert beat.has_ended and not beat.is_here
+
+
 # ---- one message ----
 
 
@@ -143,13 +154,20 @@ def test_a_full_device_is_answered_with_the_flag_that_needs_less_memory(tmp_path
     assert "halve --train.micro_batch_tokens" in read_verdict(tmp_path).text
 
 
-def test_who_only_lost_the_connection_takes_the_status_of_who_failed(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "Connection closed by peer [10.0.0.7]:1234",
+        "Timed out waiting 1800000ms for recv operation to complete",
+    ],
+)
+def test_who_only_lost_the_connection_takes_the_status_of_who_failed(tmp_path, capsys, lost):
     first, second = endings(tmp_path, 2)
     first.explain(UserError("data/x is damaged"))
-    ended = second.explain(RuntimeError("Connection closed by peer [10.0.0.7]:1234"))
+    ended = second.explain(RuntimeError(lost))
     assert isinstance(ended, RunEnded) and ended.exit_status == 2
-    assert "Connection closed" not in capsys.readouterr().err
-    assert "Connection closed" in (tmp_path / FOLDER / "error-rank-1").read_text()
+    assert lost not in capsys.readouterr().err
+    assert lost in (tmp_path / FOLDER / "error-rank-1").read_text()
 
 
 @pytest.mark.parametrize("newest,start,status", [(None, 0, 1), (40, 40, 1), (40, 20, 75), (20, 0, 75)])
