@@ -239,6 +239,15 @@ CASES |= {
 }
 """Three hard negatives a record, some of which each lacks."""
 
+WORDS = {"model": {"pooling": "words"}}
+CASES |= {
+    "clear_weights": {"model": {"token_weights": "sif"}},
+    "simcse_words": WORDS | CASES["simcse_symmetric"],
+    "clear_words": WORDS,
+    "vadvcse_words": WORDS | CASES["vadvcse"],
+}
+"""Tokens that are weighted, and word embeddings alone, in which a special token weighs nothing."""
+
 PROMPTS = {"anchor": [7, 8, 9], "positive": [11], "negative": [11], "augmented": [7, 8, 12]}
 """Role -> tokens of its prompt."""
 PROMPTED = ("clear_mean", "simcse_supervised", "declutr", "esimcse", "vascl", "augcse", "vadvcse", "diffcse")

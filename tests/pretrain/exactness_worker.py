@@ -67,6 +67,10 @@ class FakeTokenizer:
     def __len__(self):
         return VOCABULARY
 
+    def __call__(self, text):
+        assert not text
+        return {"input_ids": [CLS, SEP]}
+
 
 def reference_gradients(
     model: SentenceModel, whole: dict, config, world: int, systems: tuple[str, ...], dropout: bool
@@ -218,6 +222,8 @@ def build(case: str, stage: int, precision: str, dropout: float, of_attention: f
             tree["objective"]["diffcse"]["generator"] = folder
         config = validate_config(tree, case)
         encoder = build_encoder(architecture, FakeTokenizer(), config.model.pooling)
+        if config.model.token_weights == "sif":
+            encoder.token_weights = torch.linspace(0.01, 1.0, VOCABULARY)
         scale_matrices(encoder)
         guide = None
         if config.objective.guide is not None:  # another encoder, of another width unless it is compared with

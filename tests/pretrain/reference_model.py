@@ -46,8 +46,15 @@ class Reference:
         return self.lm(input_ids=ids, attention_mask=attention).logits
 
     def vectors(self, rows, edit=None):
-        hidden, attention = self.hidden(rows, edit=edit)
+        ids, attention = self.padded(rows)
+        if self.pooling == "words":
+            hidden = self.lm.get_input_embeddings()(ids)
+            hidden = edit(hidden) if edit else hidden
+        else:
+            hidden, _ = self.hidden(rows, edit=edit)
         keep = attention.unsqueeze(-1).double()
+        if (weights := self.model.encoder.token_weights) is not None:
+            keep = keep * weights.double()[ids].unsqueeze(-1)
         for row, of in zip(rows, keep):
             for prompt in self.outside:
                 if list(row[1 : 1 + len(prompt)]) == prompt and len(row) > 1 + len(prompt):

@@ -36,12 +36,13 @@ OTHERS = (
     "simcse_supervised_options_mixture,sda_mixture,clear_mean_answers,simcse_supervised_answers,"
     "esimcse_answers,vascl_answers,simcse_negatives_options,simcse_negatives_local,scored,"
     "scored_cosine_options,simcse_positives_options,simcse_positives_local,simcse_hard,distill_mse,"
-    "distill_margin,simcse+distill"
+    "distill_margin,simcse+distill,clear_weights,simcse_words,clear_words,vadvcse_words"
 )
 """One of each kind of loss with options, guides, prompts, mixtures, shared texts and several negatives."""
 ALL = ",".join(case for case in CASES if case != "muon" and not case.startswith("faint"))
 PARTITIONED = (
-    "not_yet,double_mlm,esimcse,vascl_paper,vadvcse_two_steps,diffcse,simcse_kept_options,clear_mean_guided"
+    "not_yet,double_mlm,esimcse,vascl_paper,vadvcse_two_steps,diffcse,simcse_kept_options,clear_mean_guided,"
+    "clear_weights,clear_words"
 )
 
 FEW = "double_mlm,vascl,diffcse"
