@@ -10,8 +10,9 @@ microseconds of overhead. Two facts make them one computation without changing w
 - torch's optimizers (Adam, RMSprop, ...) are elementwise, so one optimizer over stacked weights is many
   optimizers.
 
-Fits with equally many rows are a cohort: weights [G, d + 1, R * C] for G sets of rows, R values of L2 and C
-classes, the rows of a mini-batch gathered once for all R. Results equal the official code's up to the order
+Fits with equally many rows are a cohort: weights [G, R * C, d + 1] for G sets of rows, R values of L2 and C
+classes, the rows of a mini-batch gathered once for all R. (As [d + 1, R * C] both products would run along
+their short side, and a step take twice as long.) Results equal the official code's up to the order
 of float32 additions.
 """
 
@@ -96,7 +97,7 @@ class Fitted:
     accuracy: np.ndarray
     """float64[G, R]: best accuracy on each fit's dev rows, a share."""
     weights: list[Tensor]
-    """Per set of rows: [d + 1, R * C] (bias last)."""
+    """Per set of rows: [R * C, d + 1] (bias last)."""
     classes: int
 
     def predict(self, fit: int, l2: int, features: Tensor) -> np.ndarray:
@@ -167,7 +168,7 @@ class _Cohort:
             self.random.permutation(discarded)
         width = inputs.shape[1] - (not isinstance(inputs, PairFeatures))
         groups, values = l2.shape
-        self.weights = initial_weights(width, classes, settings.seed).repeat(groups, 1, values).to(device)
+        self.weights = initial_weights(width, classes, settings.seed).repeat(groups, values, 1).to(device)
         self.weights.grad = torch.zeros_like(self.weights)
         self.optimizer = settings.make_optimizer(self.weights)
         self.best_accuracy = np.full(l2.shape, -1.0)
@@ -205,13 +206,13 @@ class _Cohort:
         inputs = self.take(flat).view(groups, batch, -1)
         targets = self.targets.index_select(0, flat).view(groups, batch, 1, 1).expand(-1, -1, each[0], 1)
         # the gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]
-        error = torch.softmax(torch.bmm(inputs, self.weights).unflatten(-1, each), -1)
+        error = torch.softmax(torch.bmm(inputs, self.weights.transpose(1, 2)).unflatten(-1, each), -1)
         error.scatter_add_(-1, targets, error.new_full((1, 1, 1, 1), -1.0).expand(targets.shape))
         error.mul_(1 / batch)
         grad = self.weights.grad
-        torch.bmm(inputs.transpose(1, 2), error.view(groups, batch, -1), out=grad)
+        torch.bmm(error.view(groups, batch, -1).transpose(1, 2), inputs, out=grad)
         # torch's weight decay: added to the gradient of weights and bias alike
-        grad.unflatten(-1, each).addcmul_(self.weights.unflatten(-1, each), self.l2[:, None, :, None])
+        grad.unflatten(1, each).addcmul_(self.weights.unflatten(1, each), self.l2[:, :, None, None])
         self.optimizer.step()
 
     def take(self, index: Tensor) -> Tensor:
@@ -234,10 +235,10 @@ class _Cohort:
         """Remember the weights of the fits that are at their best."""
         each = (better.shape[1], -1)
         for row, place in enumerate(places):
-            now, best = self.weights[row].unflatten(-1, each), self.best_weights[place].unflatten(-1, each)
+            now, best = self.weights[row].unflatten(0, each), self.best_weights[place].unflatten(0, each)
             for number in np.flatnonzero(better[row]):
                 self.best_accuracy[place, number] = accuracy[row, number]
-                best[:, number] = now[:, number]
+                best[number] = now[number]
 
     def drop(self, remaining: Tensor) -> None:
         """Continue with the sets at these places of the weights only, the optimizer's state with them."""
@@ -251,16 +252,16 @@ class _Cohort:
 
 
 def initial_weights(width: int, classes: int, seed: int) -> Tensor:
-    """Return the weights [d + 1, C] of a new nn.Linear(d, C) under the seed, the bias as a last row."""
+    """Return the weights [C, d + 1] of a new nn.Linear(d, C) under the seed, the bias as a last column."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer = nn.Linear(width, classes)
-    return torch.cat([layer.weight.detach().T, layer.bias.detach()[None]])
+    return torch.cat([layer.weight.detach(), layer.bias.detach()[:, None]], 1)
 
 
 def _logits(inputs: Tensor, weights: Tensor, classes: int) -> Tensor:
     """Return logits [N, R, C] of inputs [N, d + 1] (last column ones), by the weights of one set of rows."""
-    return (inputs @ weights).view(len(inputs), -1, classes)
+    return (inputs @ weights.T).view(len(inputs), -1, classes)
 
 
 def _with_ones(features: Tensor) -> Tensor:

@@ -185,7 +185,7 @@ def relatedness(
     random = np.random.RandomState(seed)
 
     def predict(rows: np.ndarray) -> np.ndarray:
-        mass = torch.softmax(inputs[torch.from_numpy(rows).to(inputs.device)] @ weights, -1).cpu().numpy()
+        mass = torch.softmax(inputs[torch.from_numpy(rows).to(inputs.device)] @ weights.T, -1).cpu().numpy()
         return mass @ np.arange(1, SCORES + 1)
 
     best, best_weights, failures, epoch = -100.0, weights.clone(), 0, 0
@@ -193,11 +193,12 @@ def relatedness(
         for _ in range(EPOCHS_BETWEEN):
             order = torch.from_numpy(random.permutation(len(train))).to(inputs.device)
             for index in order.split(BATCH):
-                # the gradient of the mean squared error of softmax(inputs @ weights)
-                mass, wanted = torch.softmax(inputs[index] @ weights, -1), targets[index]
+                # the gradient of the mean squared error of softmax(inputs @ weights')
+                chosen, wanted = inputs[index], targets[index]
+                mass = torch.softmax(chosen @ weights.T, -1)
                 error = (mass - wanted).mul_(2 / wanted.numel())
                 error = mass * (error - (error * mass).sum(-1, keepdim=True))
-                torch.mm(inputs[index].T, error, out=weights.grad)
+                torch.mm(error.T, chosen, out=weights.grad)
                 optimizer.step()
         epoch += EPOCHS_BETWEEN
         spearman, pearson = correlations(predict(dev), scores[dev])

@@ -107,8 +107,8 @@ def test_batched_fits_are_the_plain_ones(settings):
 
 
 def weights_of(plain):
-    """[d + 1, C] of a plain logistic regression, bias last."""
-    return torch.cat([plain.network[0].weight.T, plain.network[0].bias[None]]).detach()
+    """[C, d + 1] of a plain logistic regression, bias last."""
+    return torch.cat([plain.network[0].weight, plain.network[0].bias[:, None]], 1).detach()
 
 
 def test_a_fit_that_holds_out_its_own_rows_goes_on_with_the_same_random_numbers():
