@@ -204,13 +204,14 @@ class _Cohort:
         (groups, batch), each = index.shape, (self.l2.shape[1], -1)
         flat = index.reshape(-1)
         inputs = self.take(flat).view(groups, batch, -1)
-        targets = self.targets.index_select(0, flat).view(groups, batch, 1, 1).expand(-1, -1, each[0], 1)
-        # the gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]
-        error = torch.softmax(torch.bmm(inputs, self.weights.transpose(1, 2)).unflatten(-1, each), -1)
-        error.scatter_add_(-1, targets, error.new_full((1, 1, 1, 1), -1.0).expand(targets.shape))
+        targets = self.targets.index_select(0, flat).view(groups, 1, 1, batch).expand(-1, each[0], 1, -1)
+        # the gradient of each fit's mean cross-entropy by its logits: [G, R, C, B]
+        logits = torch.bmm(self.weights, inputs.transpose(1, 2))
+        error = torch.softmax(logits.unflatten(1, each), 2)
+        error.scatter_add_(2, targets, error.new_full((1, 1, 1, 1), -1.0).expand(targets.shape))
         error.mul_(1 / batch)
         grad = self.weights.grad
-        torch.bmm(error.view(groups, batch, -1).transpose(1, 2), inputs, out=grad)
+        torch.bmm(error.view(logits.shape), inputs, out=grad)
         # torch's weight decay: added to the gradient of weights and bias alike
         grad.unflatten(1, each).addcmul_(self.weights.unflatten(1, each), self.l2[:, :, None, None])
         self.optimizer.step()
