@@ -142,9 +142,10 @@ def test_other_formats(tmp_path):
     with open(tmp_path / "intents" / "BANKING77" / "test.csv", newline="") as file:
         assert list(csv.reader(file)) == [["text", "category"], ['a, "b"', "card"]]
     for split in ("train", "validation", "test"):
-        parquet(tmp_path / "zh_hub", split, [{"sentence1": "一", "sentence2": "二", "score": 3.0}] * 2)
+        rows = [{"sentence1": "一", "sentence2": "二", "score": score} for score in (3.0, 3.0, 1.0)]
+        parquet(tmp_path / "zh_hub", split, rows)
     fetch_set("zh/STS-B", tmp_path, str(tmp_path / "zh_hub"))
-    assert read_chinese(tmp_path / "zh" / "STS-B" / "cnsd-sts-test.txt").gold.tolist() == [3, 3]
+    assert read_chinese(tmp_path / "zh" / "STS-B" / "cnsd-sts-test.txt").gold.tolist() == [3, 3, 1]
     simcse = tmp_path / "simcse"
     simcse.mkdir()
     (simcse / "train.csv").write_text('sent0,sent1,hard_neg\n"a, b",c,d\n')
