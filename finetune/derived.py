@@ -261,8 +261,11 @@ def table_width(tokens: int) -> int:
 def derive(name: str, out: str, fit: Derivation) -> list[str]:
     """Write a folder derived from a model, and return what was done, a line each."""
     source, folder, done = resolve(name), Path(out), list[str]()
-    if source.trained_pooling == WORDS and fit.pooling in ("", *WEIGHTINGS):  # of a static table it makes one
-        fit = fit.model_copy(update={"static": INPUT})
+    if source.trained_pooling == WORDS and fit.pooling in ("", WORDS, *WEIGHTINGS):  # a table stays one
+        if fit.static == ENCODED or fit.remove:
+            raise UserError(f"{name} is a static table: give --whiten, or --pooling sif or idf")
+        pooling = "" if fit.pooling == WORDS else fit.pooling
+        fit = fit.model_copy(update={"static": INPUT, "pooling": pooling})
     if folder.resolve() == Path(source.location).resolve():
         raise UserError(f"--out {out} is the model's own folder; name another")
     require_replaceable(folder)

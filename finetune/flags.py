@@ -18,7 +18,7 @@ Pooling = Annotated[
     str,
     Field(
         description="cls, mean, first-last, embedding-last, last-two; default: the pooling that the model "
-        "was trained with"
+        "was trained with (`words` has no other)"
     ),
 ]
 EvalData = Annotated[str, Field(description="folder of the benchmarks (default: CLEAR_DATA)")]

@@ -18,7 +18,7 @@ from pretrain.data.microbatches import count_micro_batches, cut
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import ProjectionHead, simcse_head
 from pretrain.model.modules import evaluation_mode
-from pretrain.model.pooling import SECOND_STATE, check_pooling
+from pretrain.model.pooling import SECOND_STATE, WORDS, check_pooling
 
 POOLINGS = tuple(SECOND_STATE)
 POOLER = "pooler"
@@ -33,8 +33,9 @@ def parse_poolings(names: str) -> list[str]:
     given = [name.strip() for name in names.split(",") if name.strip()]
     if given == [POOLER]:
         return given
-    if POOLER in given:
-        raise UserError(f"--pooling {names}: {POOLER} is evaluated alone; give it in a command of its own")
+    for alone in (POOLER, WORDS):
+        if alone in given and len(given) > 1:
+            raise UserError(f"--pooling {names}: {alone} is evaluated alone; give it in a command of its own")
     chosen = [check_pooling(name) for name in given]
     if not chosen:
         raise UserError(f"no pooling given; choose from {', '.join(POOLINGS)}, or all")
@@ -167,8 +168,9 @@ def load_pooler(source: str | Path) -> ProjectionHead:
 def _passes(poolings: Sequence[str]) -> dict[str, list[str]]:
     """Group poolings by their second hidden state; those that need none are computed with the first.
 
-    Each group has the name of the pooling whose states it reads.
+    Each group has the name of the pooling whose states it reads; `words`, which reads none, stands alone.
     """
+    assert WORDS not in poolings or len(set(poolings)) == 1
     passes: dict[str, list[str]] = {}
     for name in sorted(poolings, key=lambda name: SECOND_STATE.get(name) is None):
         passes.setdefault(

@@ -56,7 +56,11 @@ def size_of(folder: Path | None) -> tuple[int, float]:
     """
     from safetensors import SafetensorError, safe_open
 
+    from pretrain.export.sentence_transformers import STATIC_FOLDER
+
     parameters = size = 0
+    if folder is not None and (table := folder / STATIC_FOLDER).is_dir():  # beside it lies what trained it
+        folder = table
     for path in sorted(folder.rglob("*.safetensors")) if folder is not None else ():
         try:
             with safe_open(path, "pt") as file:

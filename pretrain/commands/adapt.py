@@ -138,6 +138,7 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     from finetune.judge.heldout import make_test
     from finetune.judge.parts import FEW, GAP
     from pretrain.export.sentence_transformers import read_modules
+    from pretrain.model.pooling import WORDS
     from pretrain.prepare.sources.structure import KINDS
 
     test = make_test(prepare.sources, out / JUDGE, prepare.seed, prepare.unit == "record")
@@ -161,7 +162,7 @@ def _judge(init: str, out: Path, prepare: DataConfig, pooling: str, eval_data: s
     general = general_test(eval_data)
     print(f"  general    {general.name}, {len(general.first):,} pairs: what must not be forgotten")
     own = read_modules(export_of(init)) is not None  # it brings its pooling
-    pooling = "" if own else pooling
+    pooling = "" if own or pooling == WORDS else pooling
     judge = Judge(
         test,
         out / JUDGE,

@@ -220,6 +220,7 @@ def _answers_of_neighbours(pairs: Sequence[Pair]) -> list[Pair]:
         for text, positive in pairs
         if len(texts[positive]) <= MOST_TEXTS
         for neighbour in texts[positive]
+        if neighbour != text
         for other in positives[neighbour]
     }
     return [pair for pair in found if pair[1] not in positives[pair[0]]]
@@ -243,9 +244,10 @@ def mine(
     if len(corpus) <= options.range_min + options.num_negatives:
         raise UserError(f"{len(corpus):,} candidates are too few: add --corpus, or lower --range-min")
     # What the library is told to be a positive it excludes. A text is one of itself: a cosine of 1 moves no
-    # margin, which is that of a text's farthest positive.
+    # margin, which is that of a text's farthest positive; an answer that only may be one would.
     own = [(text, text) for text in sorted(set(texts) & set(corpus))]
-    excluded = dict.fromkeys([*own, *_answers_of_neighbours(pairs)])
+    margin = options.absolute_margin is not None or options.relative_margin is not None
+    excluded = dict.fromkeys([*own, *([] if margin else _answers_of_neighbours(pairs))])
     all_texts, all_positives = map(list, zip(*pairs, *excluded, strict=True))
     queries = Dataset.from_dict({"text": all_texts, "positive": all_positives})
     state = random.getstate()

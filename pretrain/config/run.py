@@ -453,8 +453,12 @@ class Config(Section):
         idle = self.model.pooling == "cls" or not any(self.data.prompts.values())
         idle = idle and not self.data.prompts_pooled
         refuse(idle, "data.prompts_pooled=false changes nothing without data.prompts, or under pooling=cls")
-        unread = self.model.token_weights != "equal" and not self.data.prompts_pooled
-        refuse(unread, "model.token_weights goes with data.prompts_pooled=true: exports have no other form")
+        weighs = self.model.token_weights != "equal" or self.model.pooling == "words"
+        unread = weighs and not self.data.prompts_pooled
+        what = "model.token_weights and model.pooling=words go"
+        refuse(unread, f"{what} with data.prompts_pooled=true: exports have no other form")
+        headed = self.model.pooling == "words" and self.objective.simcse.keep_head
+        refuse(headed, "objective.simcse.keep_head: model.pooling=words is used as a table, without a head")
         return self
 
     @property

@@ -34,6 +34,7 @@ POOLED_TYPES = ("bert", "roberta", "xlm-roberta")
 """Model types whose encoder class of transformers has a pooler behind [CLS]."""
 ORDER = ("Transformer", "WeightedLayerPooling", "WordWeights", "Pooling", "Dense", "Normalize")
 """Modules that have a counterpart in packed rows, in the only order."""
+STATIC_FOLDER = "0_StaticEmbedding"
 TASK = "feature-extraction"
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 CONFIGS = tuple(f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "xlm-roberta"))
@@ -77,7 +78,8 @@ class Modules:
 
     def install(self, encoder: "SentenceEncoder", tokenizer: Any) -> None:
         """Let an encoder make its vectors so; whether it normalises them is left to the caller."""
-        encoder.head, encoder.token_weights = self.head, self.token_weights
+        encoder.head = self.head
+        encoder.weigh_tokens(self.token_weights)
         encoder.leave_out(unpooled_prompts(self.interface, tokenizer))
 
 
@@ -153,7 +155,7 @@ def write_modules(
 
 def write_static(out: Path, table: torch.Tensor, tokenizer: Any, interface: Interface) -> None:
     """Write modules.json and what it names of a static table float32[V, H] into the export folder `out`."""
-    folder = out / "0_StaticEmbedding"
+    folder = out / STATIC_FOLDER
     make_folder(folder)
     words = copy.deepcopy(tokenizer.backend_tokenizer)
     words.no_truncation()

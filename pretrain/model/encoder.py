@@ -112,6 +112,12 @@ class SentenceEncoder(nn.Module):
         """
         self.left_out = [torch.from_numpy(prompt).long() for prompt in prompts if len(prompt)]
 
+    def weigh_tokens(self, weights: Tensor | None) -> None:
+        """Weigh tokens in means by float32[V]; rows added since weigh 1. None: as they are."""
+        if weights is not None:
+            added = weights.new_ones(max(0, self.vocab_size - len(weights)))
+            self.token_weights = torch.cat([weights, added]).to(self.lm.device)
+
     def recompute_layers(self) -> None:
         """Keep of each layer what goes into it, and compute it again in the backward pass (Chen et al. 2016).
 
@@ -374,6 +380,11 @@ def load_encoder(
 def _encoder_of(lm: PreTrainedModel, tokenizer: Any, pooling: str) -> SentenceEncoder:
     encoder = SentenceEncoder(lm, pooling)
     if pooling == WORDS:  # as a `StaticEmbedding`, which tokenizes without special tokens
+        if (width := lm.get_input_embeddings().weight.shape[1]) != encoder.hidden_size:
+            raise UserError(
+                f"pooling {WORDS}: this {lm.config.model_type} has words of {width} numbers, and states of "
+                f"{encoder.hidden_size}; choose another pooling"
+            )
         encoder.token_weights = torch.ones(lm.config.vocab_size)
         encoder.token_weights[tokenizer("")["input_ids"]] = 0
     return encoder

@@ -31,6 +31,7 @@ from pretrain.data.worker import build_for, synonyms_for
 from pretrain.export.folder import interface_of
 from pretrain.export.sentence_transformers import Interface
 from pretrain.model.encoder import own_tokenizer
+from pretrain.model.pooling import WORDS
 from pretrain.objectives import SYSTEMS, Objective, WholeObjective, view_specs
 from pretrain.prepare.cache import views as cached_views
 from pretrain.prepare.run import find_or_prepare
@@ -332,7 +333,8 @@ def require_different_views(config: Config, data: Data, objective: WholeObjectiv
 
     Objectives of the user's own may draw a difference themselves.
     """
-    if config.objective.view_dropout and (config.model.dropout or config.model.attention_dropout):
+    dropout = config.model.dropout or config.model.attention_dropout
+    if config.objective.view_dropout and dropout and config.model.pooling != WORDS:
         return
     views = {view.role: view for view in data.views}
 

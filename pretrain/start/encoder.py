@@ -9,6 +9,7 @@ from transformers import AutoConfig
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.common.errors import UserError
+from pretrain.common.ranks import on_rank_zero
 from pretrain.config.objectives import DISTILLING
 from pretrain.config.run import DROPOUTS, SIZES, Config
 from pretrain.data.shards import DamagedShard, ShardReader
@@ -88,8 +89,10 @@ def starting_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
             raise UserError(f"a checkpoint keeps its sizes: {model.init} has {has}. Leave that out")
         config.model = model.model_copy(update=built)
         modules = read_modules(model.init)
-        if modules is not None and modules.pooling == model.pooling:
-            encoder.token_weights = modules.token_weights
+        if modules is not None and modules.pooling == model.pooling and not modules.others:
+            encoder.weigh_tokens(modules.token_weights)
+        if encoder.token_weights is not None and not config.data.prompts_pooled:
+            raise UserError(f"{model.init} weighs tokens, which goes with data.prompts_pooled=true")
     else:
         encoder = build_encoder(model.architecture(), tokenizer, model.pooling)
     encoder.exact_attention = model.attention == "exact"
@@ -116,9 +119,11 @@ def start_at_frequencies(encoder: SentenceEncoder, data: ShardReader, tokenizer:
 
 
 def weigh_by_frequency(encoder: SentenceEncoder, data: ShardReader) -> None:
-    """Let means over tokens be by SIF weights of the data's tokens, which a checkpoint and an export keep."""
-    weights = sif_weights(count_tokens(data, encoder.vocab_size))
-    encoder.token_weights = torch.from_numpy(weights).float()
+    """Let means over tokens be by SIF weights of the data's tokens, which exports keep. Collective."""
+    counts = on_rank_zero(lambda: count_tokens(data, encoder.vocab_size))  # ranks may find other damage
+    if not counts.any():
+        raise UserError("model.token_weights: no token of the data can be read; see clearly inspect DATA")
+    encoder.token_weights = torch.from_numpy(sif_weights(counts)).float()
 
 
 def count_tokens(data: ShardReader, size: int) -> np.ndarray:

@@ -11,12 +11,16 @@ from sentence_transformers import SentenceTransformer
 from test_bad_input import refused
 from transformers import AutoModel, AutoTokenizer
 
-from finetune.encoders.embed import PackedModel
+from finetune.encoders.embed import PackedModel, embed_sentences
 from finetune.encoders.models import open_model
 from pretrain.commands.export import main as export_command
 from pretrain.common.errors import UserError
+from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
+from pretrain.data.tokenizer import tokenizer_of
 from pretrain.export.folder import export
+from pretrain.model.encoder import build_encoder
+from pretrain.start.encoder import guiding_encoder
 
 TEXTS = ["the river of the town", "a green hill, a stone; the river", "the the the"]
 
@@ -98,11 +102,39 @@ def test_a_static_table_is_trained_resumed_and_used_as_the_library_uses_it(tiny_
     finish(start(command(tiny_data, run, **flags, checkpoint__resume="auto"), ranks=2))
     assert curve(run) == whole
 
+    guide = load_config(None, {"objective": "simcse+distill", "objective.distill.model": str(export_of_run)})
+    frozen = guiding_encoder(guide, tokenizer, 16)
+    assert frozen is not None
+    np.testing.assert_allclose(embed_sentences(frozen, tokenizer, TEXTS), found[:3], atol=1e-6)
+
+    with pytest.raises(SystemExit):
+        call(export_command, run, out=tmp_path / "no", remove=2, text=tiny_data)
     call(export_command, run, out=tmp_path / "white", whiten=8, text=tiny_data)
     white = open_model(tmp_path / "white").encode(["the river", *TEXTS])
     assert white.shape == (4, 8)
     with pytest.raises(UserError, match=r"--pooling words: .* was not trained so"):
         open_model(tmp_path / "white", "words")
+
+
+@pytest.mark.parametrize(
+    "flags,said",
+    [
+        ({"data__prompts__anchor": "ask: ", "data__prompts_pooled": False}, "data.prompts_pooled=true"),
+        ({"objective": "simcse", "objective__simcse__keep_head": True}, "used as a table, without a head"),
+        ({"objective": "simcse", "augment__spec": "none", "augment__excerpt": "none"}, "augment"),
+        ({"model__token_weights": "sif"}, "choose another pooling"),
+    ],
+)
+def test_what_a_table_cannot_have_is_refused(tiny_data, tmp_path, flags, said):
+    """Views of the same tokens differ by dropout, and a table has none."""
+    words = {"model__pooling": "words", "objective__mlm__weight": 0, "model__dropout": 0.1}
+    refused(command(tiny_data, tmp_path / "run", **words | flags), said)
+
+
+def test_rows_of_a_vocabulary_that_grows_weigh_one():
+    encoder = build_encoder({"type": "bert", "layers": 1, "hidden_size": 16, "heads": 2}, tokenizer_of(TEXTS))
+    encoder.weigh_tokens(torch.full((encoder.vocab_size - 2,), 0.5))
+    assert encoder.token_weights.tolist()[-3:] == [0.5, 1.0, 1.0]
 
 
 def test_they_need_a_mean(tiny_data, tmp_path):
