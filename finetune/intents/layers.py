@@ -66,7 +66,7 @@ def fit(
     alone, up to the order of float32 additions. A test label of -1 is always wrong.
     """
     seeds = [SEED + number % SPLITS for number in range(len(chosen))]
-    started = [initial_weights(vectors.shape[1], classes, seed).T for seed in seeds]
+    started = [initial_weights(vectors.shape[1], classes, seed) for seed in seeds]
     weights = torch.stack(started).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=LEARNING_RATE)
     rows, scale = _padded_batches(chosen, iterations)

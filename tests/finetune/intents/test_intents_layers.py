@@ -12,7 +12,7 @@ from finetune.senteval.classifier import Rows, initial_weights
 def first_weights(width, classes, split):
     """Weight [C, d] and bias [C] of a new layer."""
     both = initial_weights(width, classes, layers.SEED + split)
-    return both[:-1].T, both[-1]
+    return both[:, :-1], both[:, -1]
 
 
 def separate_fit(vectors, labels, test, test_labels, sample, classes, split, iterations, every):

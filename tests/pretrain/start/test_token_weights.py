@@ -107,7 +107,7 @@ def test_a_static_table_is_trained_resumed_and_used_as_the_library_uses_it(tiny_
     assert frozen is not None
     np.testing.assert_allclose(embed_sentences(frozen, tokenizer, TEXTS), found[:3], atol=1e-6)
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(UserError, match="is a static table"):
         call(export_command, run, out=tmp_path / "no", remove=2, text=tiny_data)
     call(export_command, run, out=tmp_path / "white", whiten=8, text=tiny_data)
     white = open_model(tmp_path / "white").encode(["the river", *TEXTS])
