@@ -29,7 +29,8 @@ def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) 
     """
     recipe = config or DEFAULT_RECIPE
     settings = load_config(recipe, overrides)
-    require_positions(settings)
+    if settings.model.init is None:
+        require_positions(settings, settings.model.max_positions)
     choose_accelerator()
     start_local_ranks(choose_ranks(settings))
     from pretrain import run  # seconds: not before the flags and the recipe are checked

@@ -45,15 +45,19 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
 
 
 def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:
-    """Raise UserError unless vectors of N distinct sentences are [N, d], finite, of several directions."""
+    """Raise UserError unless vectors of N distinct sentences are [N, d], of several directions.
+
+    Their lengths must be finite, too: no cosine follows from others.
+    """
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise UserError(f"{name}: shape {vectors.shape} for {len(sentences)} sentences; give one vector each")
-    damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    with np.errstate(over="ignore"):
+        damaged = np.flatnonzero(~np.isfinite(np.einsum("nd,nd->n", vectors, vectors)))
     if len(damaged):
         # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
         raise UserError(
             f"{name}: NaN or infinity in {len(damaged):,} of {len(sentences):,} vectors, first in that of "
-            f"{sentences[damaged[0]]!r}; look for such weights in the model"
+            f"{sentences[damaged[0]]!r} or its length; look for such weights in the model"
         )
     if len(vectors) >= FEWEST_TO_DIFFER:
         require_directions(name, vectors)

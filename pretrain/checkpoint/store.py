@@ -340,7 +340,10 @@ def load(path: Path, engine) -> dict[str, Any]:
     parameters = dict(view.named_parameters())
     moments = content["optimizer"]["moments"]
     files = {series: locate(path, series) for series in ("parameters", "buffers", *moments)}
-    _check_same_model(path, {name: parameter_shape(parameter) for name, parameter in parameters.items()})
+    buffers = dict(view.named_buffers())
+    shapes = {name: parameter_shape(parameter) for name, parameter in parameters.items()}
+    shapes |= {name: tuple(buffer.shape) for name, buffer in buffers.items()}
+    _check_same_model(path, shapes, files["parameters"] | files["buffers"])
 
     view.prepare({id(p): [key for key in moments if n in files[key]] for n, p in parameters.items()})
     reader = TensorReader()
@@ -353,10 +356,9 @@ def load(path: Path, engine) -> dict[str, Any]:
                     if name in files[key]:
                         wanted = view.wanted(parameter, key)
                         view.set(parameter, key, reader.elements(files[key][name], name, wanted))
-        for name, buffer in view.named_buffers():
-            if name in files["buffers"]:
-                every = slice(0, buffer.numel())
-                buffer.copy_(reader.elements(files["buffers"][name], name, every).reshape(buffer.shape))
+        for name, buffer in buffers.items():
+            every = slice(0, buffer.numel())
+            buffer.copy_(reader.elements(files["buffers"][name], name, every).reshape(buffer.shape))
     numbers: dict[int, dict[str, float | int]] = {}
     for key, by_name in content["optimizer"]["scalars"].items():
         for name, number in by_name.items():
@@ -373,9 +375,9 @@ def load(path: Path, engine) -> dict[str, Any]:
     return content["state"]
 
 
-def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]], files: dict[str, Path]) -> None:
     saved: dict[str, tuple[int, ...]] = {}
-    for name, file in locate(path, "parameters").items():
+    for name, file in files.items():
         with safe_open(file, framework="pt") as tensors:
             saved[name] = tuple(tensors.get_slice(name).get_shape())
     differences = [

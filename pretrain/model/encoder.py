@@ -22,6 +22,7 @@ from pretrain.common.transfer import send
 from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
 from pretrain.model.kernels import kernels_for
 from pretrain.model.layer import ForwardState, install, layers_of, rotations, run_layers
+from pretrain.model.modules import unsound
 from pretrain.model.pooling import SECOND_STATE, WORDS, PackedStates, check_pooling, pool
 from pretrain.model.rows import EditEmbeddings, PackedRow
 from pretrain.model.weights import Read, WorkingCopies
@@ -369,6 +370,11 @@ def load_encoder(
     missing = [key for key in sorted(report["missing_keys"]) if key.startswith(f"{lm.base_model_prefix}.")]
     if missing:
         raise UserError(f"'{source}' is incomplete: no weights for {missing[0]} ({len(missing)} missing).")
+    if name := unsound(lm.state_dict().items()):
+        raise UserError(
+            f"'{source}' cannot be used: {name} has NaN, infinity or numbers whose squares are too large. "
+            "Copy the model again, or take weights of an earlier step"
+        )
     check_tokenizer(lm.config.vocab_size, tokenizer, source, role)
     if role == "encoder":
         _add_rows(lm, len(tokenizer))

@@ -1,10 +1,10 @@
 """What training, evaluation and fine-tuning need of any torch module."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, linalg, nn
 
 
 @contextmanager
@@ -16,6 +16,11 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         module.train(training)
+
+
+def unsound(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Return the name of the first tensor whose norm is not a finite float32 number; "": there is none."""
+    return next((name for name, values in tensors if not linalg.vector_norm(values.float()).isfinite()), "")
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, head_lr_scale: float = 1.0) -> list[dict]:

@@ -22,6 +22,7 @@ from pretrain.common.ranks import gathered, on_rank_zero
 from pretrain.config.run import Config
 from pretrain.export.folder import export, is_export, read_policy
 from pretrain.export.sums import changed_files
+from pretrain.model.modules import unsound
 from pretrain.start.continuity import Inputs
 from pretrain.start.devices import device_name
 from pretrain.step.faults import Finding, OverBudget, first_fault_of_series
@@ -48,17 +49,16 @@ class Checkpoints(Saver):
         return (bool(every) and step % every == 0) or step == self._branch_point
 
     def require_finite_weights(self, progress: Progress) -> None:
-        """Raise OverBudget if weights are not finite: no later step would be. Collective.
+        """Raise OverBudget if the norm of weights is not finite: no later step would be. Collective.
 
         A gradient may be finite, and its update not. Asked before each save and evaluation, so that every
         checkpoint can be returned to.
         """
         view = engine_state(self.engine)
-        parts = (view.part(parameter, None) for _, parameter in view.named_parameters())
-        finite = all(bool(part.values.isfinite().all()) for part in parts if part is not None)
-        if not all(gathered(finite)):
+        parts = ((name, view.part(parameter, None)) for name, parameter in view.named_parameters())
+        if any(gathered(unsound((name, part.values) for name, part in parts if part is not None))):
             since = first_fault_of_series([*progress.faults, progress.step])
-            what = f"the weights are not finite after step {progress.step}"
+            what = f"the norm of the weights is not finite after step {progress.step}"
             raise OverBudget(progress.step, since, what, Finding([], again=False))
 
     def save_progress(

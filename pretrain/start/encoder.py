@@ -15,9 +15,12 @@ from pretrain.config.run import DROPOUTS, SIZES, Config
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.export.folder import read_policy
 from pretrain.export.sentence_transformers import Interface, read_modules
-from pretrain.model.architectures import architecture_of
+from pretrain.model.architectures import architecture_of, family_of
 from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokenizer, load_encoder
 from pretrain.model.pooling import WORDS, sif_weights
+from pretrain.start.local_ranks import require_positions
+
+_GENERATOR = "objective.diffcse.generator"
 
 
 def check_sources(config: Config) -> None:
@@ -29,7 +32,7 @@ def check_sources(config: Config) -> None:
     generator = config.objective.diffcse.generator if "diffcse" in config.objective.parts else None
     named = {
         "model.init": config.model.init,
-        "objective.diffcse.generator": generator,
+        _GENERATOR: generator,
         config.objective.guide_key: config.objective.guide,
     }
     for key, source in named.items():
@@ -37,8 +40,11 @@ def check_sources(config: Config) -> None:
             if source is not None:
                 require_source(source)
                 require_weights(source)
+                own = pretrained(AutoConfig, source)
         except CannotLoad as error:
             raise UserError(f"{key}={source}: {error}") from None
+        if source is not None and (key != _GENERATOR or config.objective.diffcse.replaced_token_weight):
+            require_positions(config, family_of(own.model_type).usable_positions(own), f"{key}={source}")
     adopt_interface(config)
     if config.model.token_weights != "equal" and (pooling := config.model.pooling) in ("cls", WORDS):
         what = "weighs tokens in a mean of states"

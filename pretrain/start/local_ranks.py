@@ -36,15 +36,13 @@ _SECONDS_TO_END = 60.0
 _SECONDS_TO_EXPLAIN = 30.0  # that a rank takes to say how a run ended (`pretrain.watch.ending`)
 
 
-def require_positions(config: Config) -> None:
-    """Refuse data of longer sequences than a model from random weights takes, before ranks start.
+def require_positions(config: Config, most: int, model: str = "") -> None:
+    """Refuse data of longer sequences than the `most` tokens that a model takes, before ranks start.
 
-    Data are those that are there, or that will be prepared. What is fetched (`data.remote`) is not known yet,
-    and a checkpoint's own limit takes the model to read: the loader looks again.
+    Data are those that are there, or that will be prepared. What is fetched (`data.remote`) is not known yet:
+    the loader looks again. model: KEY=SOURCE of one that has weights; "": the one to be built.
     """
-    data, most = config.data, config.model.max_positions
-    if config.model.init is not None:
-        return
+    data = config.data
     lengths = {
         f"{folder} has": (read_manifest(folder)["max_length"], f"prepare it with max_length {most}")
         for folder in [one.folder for one in data.sets] or [config.data_folder]
@@ -55,10 +53,10 @@ def require_positions(config: Config) -> None:
         lengths["data.prepare.max_length makes"] = data.prepare.max_length, shorter
     for what, (longest, shorter) in lengths.items():
         if longest > most:
-            raise UserError(
-                f"{what} sequences of up to {longest} tokens, and the model takes {most} "
-                f"(model.max_positions): give --model.max_positions {longest}, or {shorter}"
-            )
+            takes = f"{model} takes {most}: name one that takes more"
+            if not model:
+                takes = f"the model takes {most} (model.max_positions): give --model.max_positions {longest}"
+            raise UserError(f"{what} sequences of up to {longest} tokens, and {takes}, or {shorter}")
 
 
 def choose_ranks(config: Config) -> int:

@@ -12,6 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors.torch import load_file
+
 from pretrain.checkpoint.store import candidates, problem_with, read_state
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
@@ -21,6 +23,7 @@ from pretrain.data.ledger import Ledger, begin_ledger, extend_ledger
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.folder import read_policy
 from pretrain.export.sums import changed_files
+from pretrain.model.modules import unsound
 from pretrain.telemetry.metrics_file import NO_LINES, Place, link_of, read_metrics, split_link, whole_lines
 
 EXPORTS = ("best", "export")
@@ -49,12 +52,14 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
             state = read_state(path)
             progress = state.get("progress", {})
             saved.append(Saved(path.name, int(state["step"]), progress, state["config"], state))
+            faults += _unsound(path, "parameters-*")
         elif path.is_dir():  # a run that is training removes old ones
             faults.append(f"{path.name} {problem}")
     newest = saved[0].state if saved else {}
     for name in EXPORTS:
         changed = changed_files(run / name)
         faults += [f"{name}/{file} is changed or gone" for file in changed or ()]
+        faults += [] if changed else _unsound(run / name, "*")
         if not changed and (policy := read_policy(run / name)) is not None:
             progress = policy.get("progress", {})
             saved.append(Saved(name, int(policy["step"]), progress, policy["recipe"], {}))
@@ -75,6 +80,16 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
     if newest and own != newest["tokenizer_hash"]:
         faults.append("tokenizer/tokenizer.json is not the run's")
     return faults, saved
+
+
+def _unsound(folder: Path, files: str) -> list[str]:
+    """Return what is wrong with the numbers of weights: that of each file's first tensor of such."""
+    faults = []
+    for path in sorted(folder.rglob(f"{files}.safetensors")):
+        if tensor := unsound(load_file(path).items()):
+            place = f"{folder.name}/{path.relative_to(folder)}"
+            faults.append(f"{place}: {tensor} has NaN, infinity or numbers whose squares are too large")
+    return faults
 
 
 def check_chain(lines: Sequence[bytes], places: Mapping[str, Place]) -> Iterator[str]:

@@ -330,6 +330,7 @@ def test_half_of_a_surrogate_pair_is_named():
         (lambda s: np.array([["a"], [None]], dtype=object), "gave no array of numbers"),
         (lambda s: [[1.0], [1.0, 2.0]], "gave no array of numbers"),
         (lambda s: np.full((len(s), 2), 1e39), "NaN or infinity in 2 of 2"),
+        (lambda s: np.full((len(s), 2), 1e37), "NaN or infinity in 2 of 2 vectors, first in .* its length"),
     ],
 )
 def test_bad_vectors_are_one_message(function, message):

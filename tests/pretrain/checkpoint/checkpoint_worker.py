@@ -221,10 +221,18 @@ def before_first_step(root: Path, stages: list[int], out: dict) -> None:
 def other_model(root: Path, stage: int, out: dict) -> None:
     engine = build(stage)
     path = save(root / "shape", engine, {"step": 1}, keep=1)
-    try:
-        store.load(path, build(stage, width=12))
-    except store.CheckpointError as error:
-        out["other model"] = str(error)
+    more = build(stage)
+    more.module.register_buffer("queue", torch.zeros(3))
+    others = {
+        "width": (path, build(stage, width=12)),
+        "new buffer": (path, more),
+        "no buffer": (save(root / "more", more, {"step": 1}, keep=1), engine),
+    }
+    for name, (saved, other) in others.items():
+        try:
+            store.load(saved, other)
+        except store.CheckpointError as error:
+            out[f"other model: {name}"] = str(error)
 
 
 def out_of_disk(root: Path, out: dict) -> None:

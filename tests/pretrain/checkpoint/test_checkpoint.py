@@ -98,9 +98,14 @@ def test_checkpoint_before_the_first_step_means_no_optimizer_state(launches, nam
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_the_differences(launches):
-    message = launches["first"][0]["other model"]
-    assert "embeddings.weight is (11, 13) in the checkpoint, (11, 12) in the model" in message
-    assert "config.yaml" in message
+    for name, difference in (
+        ("width", "embeddings.weight is (11, 13) in the checkpoint, (11, 12) in the model"),
+        ("width", "norm.running_mean is (13,) in the checkpoint, (12,) in the model"),
+        ("new buffer", "queue is not in the checkpoint, (3,) in the model"),
+        ("no buffer", "queue is (3,) in the checkpoint, not in the model"),
+    ):
+        message = launches["first"][0][f"other model: {name}"]
+        assert difference in message and "config.yaml" in message
 
 
 def test_out_of_disk_is_said_on_every_rank_and_leaves_the_last_checkpoint(launches):

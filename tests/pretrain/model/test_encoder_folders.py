@@ -98,6 +98,15 @@ def test_a_folder_without_an_encoder_is_an_error(tmp_path):
         load_encoder(tmp_path, make_tokenizer())
 
 
+@pytest.mark.parametrize("number", [1e37, float("inf"), float("nan")])
+def test_weights_that_no_cosine_follows_from_are_named(tmp_path, number):
+    lm = make_encoder("bert").lm
+    lm.bert.encoder.layer[0].intermediate.dense.weight.data[1, 2] = number
+    lm.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=rf"'{tmp_path}' .*: bert\.encoder\.layer\.0\..* has NaN, infinity or"):
+        load_encoder(tmp_path, make_tokenizer())
+
+
 def test_an_unsupported_model_type_is_named_before_its_weights_are_read(tmp_path):
     T5Config().save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"'t5' is not supported.*bert"):

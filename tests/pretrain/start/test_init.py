@@ -83,6 +83,28 @@ def test_what_is_recorded_is_true_of_the_model(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "key, objective",
+    [
+        ("model.init", "simcse"),
+        ("objective.distill.model", "simcse+distill"),
+        ("objective.diffcse.generator", "diffcse"),
+    ],
+)
+def test_models_that_take_less_than_the_data_has_are_refused_at_once(tmp_path, tiny_data, key, objective):
+    flags = {key: str(saved(tmp_path)), "objective": objective}
+    prepared = f"{tiny_data} has", "prepare it with max_length 40"
+    to_be_made = "data.prepare.max_length makes", "--data.prepare.max_length 40"
+    for data, (what, remedy) in (
+        ({"data": str(tiny_data)}, prepared),
+        ({"data.prepare.sources": "embedded", "data.prepare.max_length": "48"}, to_be_made),
+    ):
+        config = load_config("simcse_micro", flags | data)
+        expected = rf"{what} sequences of up to 48 tokens, and {key}={tmp_path} takes 40: .*, or {remedy}"
+        with pytest.raises(UserError, match=expected):
+            check_sources(config)
+
+
+@pytest.mark.parametrize(
     "key, value, has",
     [
         ("layers", 6, 2),

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from run_helpers import command, finish, kill, outputs_of, records, reproducible_records, start, wait_for
+from safetensors.torch import load_file, save_file
 
 from pretrain.checkpoint import store as checkpoint_folder
 from pretrain.commands.verify.__main__ import verify
 from pretrain.commands.verify.files import check_chain, check_files
 from pretrain.commands.verify.replay import Replay
 from pretrain.common.errors import UserError
+from pretrain.common.files import sha256_of
 from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.export.sums import write_sums
@@ -210,6 +212,29 @@ def test_an_edited_file_is_named_beside_the_batches(whole, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "best/model.safetensors is changed or gone" in said and "every batch is as recorded" in said
     assert "line 5 of metrics.jsonl (step 4) is changed, or lines before it are gone" in said
+
+
+def test_weights_that_no_cosine_follows_from_are_named(whole, tmp_path):
+    run, file = shutil.copytree(whole, tmp_path / "run"), "parameters-00000.safetensors"
+
+    def seal_checkpoint(folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["files"][file]["sha256"] = sha256_of(folder / file)
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    checkpoint = checkpoint_folder.latest(run / "checkpoints")
+    for path, seal in (
+        (run / "best" / "model.safetensors", write_sums),
+        (checkpoint / file, seal_checkpoint),
+    ):
+        tensors = load_file(path)
+        name = next(name for name, values in tensors.items() if values.ndim == 2)
+        tensors[name][0, 0] = 1e37
+        save_file(tensors, path, {"format": "pt"})
+        seal(path.parent)
+        *_, fault = check_files(run)[0]
+        assert fault.startswith(f"{path.parent.name}/{path.name}: {name} has NaN, infinity or numbers whose")
+        shutil.rmtree(path.parent)
 
 
 @pytest.mark.parametrize(
