@@ -246,14 +246,18 @@ def _with_article(country: str) -> str:
 _SHARES = word_set("more less mostly predominantly largely mainly overwhelmingly entirely exclusively all")
 _JOINTS = ("-", "/", "–")
 _SKIN = word_set("black white brown")
-# a person's noun by its end; some things share it ("a black container"), and are left as they are
-_PERSON = re.compile(r"(?:er|or|ist|ian|ican|ean|ant|ent|ate|ee|man|men|woman|women|people|ship|ism|hood)s?$")
+# a noun of persons, or of what is no thing, by its end; some things share it ("a black container"), and are left as they are
+_PERSON = re.compile(
+    r"(?:er|or|ist|ian|ican|ean|ant|ent|ate|ee|man|men|woman|women|people|ship|ism|hood|"
+    r"lity|alty|ness|dom|acy|ency|dence|rience|ization|isation|ology)s?$"
+)
 _KIND = re.compile(r"(?:wort|weed|fish|berry|bird|fly|grass|heron|urchin|squid|crab|snail|moth)s?$")
 _OF_PERSONS = named_words("colors.of_persons")
 _QUOTE_MARKS = ("'", '"', "“", "‘", "`", "``", "''")
 _SURNAMES = word_set("black white brown green gray grey")
 _BEFORE_COLOUR = ("DT", "PRP$", "IN", "CC", "VBG", "VBN", "CD", ",")
 _LOOKS = named_words("colors.looks")
+_SAYINGS = named_words("colors.sayings")
 _SHADES = word_set("pale light dark deep bright vivid dull soft rich pure slightly very")
 COLOURS = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
 """Names of colours; whether each is mostly a thing, no colour."""
@@ -297,8 +301,10 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False  # "assume black 's identity", "at red"
     if words[i] in _SURNAMES and sentence.text.islower() and i and sentence.tags[i - 1] not in _BEFORE_COLOUR:
         return False  # "james brown" in a text without capitals
-    if i and (before[-1] in ("to", "into") or before[-1].endswith("ish")):
-        return False
+    if i and (before[-1] in ("to", "into") or before[-1].endswith("ish") or before[-1] in COLOURS):
+        return False  # "navy blue"
+    if f"{'_'.join(before[-1:])}_{words[j].lower()}" in _SAYINGS:
+        return False  # "saw red"
     if sentence.text[: sentence.starts[i]][-1:] in (":", "=") or (not i and behind[:2] in ("VB", "MD")):
         return False  # markup; a player of chess
     if words[i][:1].isupper() and (i or (j + 1 < len(words) and words[j + 1][:1].isupper())):
@@ -363,6 +369,7 @@ def _is_named(colour: str, noun: str) -> bool:
     things, groups = _THINGS.get(colour, frozenset()), _GROUPS.get(colour, frozenset())
     lower = noun.lower()
     either = {lower, lower.removesuffix("s"), lower.removesuffix("es"), re.sub("ies$", "y", lower)}
+    either.add(re.sub("ves$", "f", lower))
     if _KIND.search(lower):
         return True
     return not either.isdisjoint(things | groups) or (bool(groups) and noun[:1].isupper())
