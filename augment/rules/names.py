@@ -257,6 +257,7 @@ _QUOTE_MARKS = ("'", '"', "“", "‘", "`", "``", "''")
 _SURNAMES = word_set("black white brown green gray grey")
 _BEFORE_COLOUR = ("DT", "PRP$", "IN", "CC", "VBG", "VBN", "CD", ",")
 _LOOKS = named_words("colors.looks")
+_IN_PHRASE = word_set("NN JJ `` ''")  # the beginnings of tags
 _SAYINGS = named_words("colors.sayings")
 _SHADES = word_set("pale light dark deep bright vivid dull soft rich pure slightly very")
 COLOURS = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
@@ -303,6 +304,8 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False  # "james brown" in a text without capitals
     if i and (before[-1] in ("to", "into") or before[-1].endswith("ish") or before[-1] in COLOURS):
         return False  # "navy blue"
+    if COLOURS.get(sentence.lower(j + 1)) is False or (i < j and before[-1:] == ["the"] and behind == "."):
+        return False  # "red white red"; "is the sky blue?"
     if f"{'_'.join(before[-1:])}_{words[j].lower()}" in _SAYINGS:
         return False  # "saw red"
     if sentence.text[: sentence.starts[i]][-1:] in (":", "=") or (not i and behind[:2] in ("VB", "MD")):
@@ -341,7 +344,7 @@ def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
     while sentence.lower(k) in ("and", "or", ",", "&") and sentence.lower(k + 1) in COLOURS:
         k += 2
     end = k + 1
-    while end < len(words) and sentence.tags[end].startswith("NN"):
+    while end < len(words) and sentence.tags[end][:2] in _IN_PHRASE:
         end += 1
     return words[k:end]
 
@@ -352,8 +355,10 @@ def _is_of_people(sentence: ParsedSentence, i: int, previous: list[str]) -> bool
         return False
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
     is_noun = (sentence.tags[i] == "NN" and previous[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
-    before_verb = i > 1 and sentence.tags[i - 2] in ("NNP", "PRP", "CD", "WP")
-    is_said = before_verb and sentence.tags[i - 1][:2] == "VB"
+    verb = i - 1
+    while verb > 0 and sentence.tags[verb][:2] in ("VB", "RB", "MD"):
+        verb -= 1
+    is_said = 0 <= verb < i - 1 and sentence.tags[verb] in ("NNP", "PRP", "CD", "WP")
     words = [word.lower() for word in sentence.words]
     return (
         is_noun
