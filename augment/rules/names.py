@@ -258,6 +258,7 @@ _SURNAMES = word_set("black white brown green gray grey")
 _BEFORE_COLOUR = ("DT", "PRP$", "IN", "CC", "VBG", "VBN", "CD", ",")
 _LOOKS = named_words("colors.looks")
 _IN_PHRASE = word_set("NN JJ `` ''")  # the beginnings of tags
+_PEOPLES = named_words("colors.peoples")
 _SAYINGS = named_words("colors.sayings")
 _SHADES = word_set("pale light dark deep bright vivid dull soft rich pure slightly very")
 COLOURS = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
@@ -294,7 +295,7 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
     tag = sentence.tags[j]
     before = [word.lower() for word in words[max(0, i - 3) : i]]
     behind = sentence.tags[j + 1] if j + 1 < len(words) else "."
-    if tag not in ("JJ", "NN") or (is_thing and i == j and not _is_seen(sentence, i, before)):
+    if tag not in ("JJ", "NN") or (is_thing and not _is_seen(sentence, i, before)):
         return False
     if i and (sentence.tags[i - 1].startswith("NN") or words[i - 1] in _QUOTE_MARKS):
         return False  # a name ("charlie brown"), a shade of its own ("cherry red"), or only called so
@@ -304,8 +305,10 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False  # "james brown" in a text without capitals
     if i and (before[-1] in ("to", "into") or before[-1].endswith("ish") or before[-1] in COLOURS):
         return False  # "navy blue"
-    if COLOURS.get(sentence.lower(j + 1)) is False or (i < j and before[-1:] == ["the"] and behind == "."):
-        return False  # "red white red"; "is the sky blue?"
+    if COLOURS.get(sentence.lower(j + 1)) is False:
+        return False  # "red white red"
+    if i < j and before[-1:] == ["the"] and sentence.tags[i - 2][:2] == "VB":
+        return False  # "is the sky blue?"
     if f"{'_'.join(before[-1:])}_{words[j].lower()}" in _SAYINGS:
         return False  # "saw red"
     if sentence.text[: sentence.starts[i]][-1:] in (":", "=") or (not i and behind[:2] in ("VB", "MD")):
@@ -316,8 +319,8 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False
     if before[-2:] == ["in", "the"] and (tag == "NN" or not behind.startswith("NN")):
         return False  # "in the red"
-    around = " ".join(words[max(0, j - 2) : j + 3]).lower().replace("&", "and")
-    if " black and white " in f" {around} " or _is_of_people(sentence, i, before):
+    around = " ".join(words[max(0, j - 2) : j + 3]).lower()
+    if re.search("black (and|or|&) white", around) or _is_of_people(sentence, i, before):
         return False  # a picture without colours
     if words[j + 1 : j + 2] and words[j + 1] in _JOINTS:
         return False
@@ -344,7 +347,7 @@ def _nouns_behind(sentence: ParsedSentence, j: int) -> list[str]:
     while sentence.lower(k) in ("and", "or", ",", "&") and sentence.lower(k + 1) in COLOURS:
         k += 2
     end = k + 1
-    while end < len(words) and sentence.tags[end][:2] in _IN_PHRASE:
+    while end < len(words) and sentence.tags[end][:2] in _IN_PHRASE and words[k] != ",":
         end += 1
     return words[k:end]
 
@@ -355,6 +358,7 @@ def _is_of_people(sentence: ParsedSentence, i: int, previous: list[str]) -> bool
         return False
     behind = sentence.tags[i + 1] if i + 1 < len(sentence) else "."
     is_noun = (sentence.tags[i] == "NN" and previous[-1:] != ["in"]) or behind in ("VBN", "VBD", "MD", "POS")
+    is_noun |= previous[-1:] == ["the"] and behind[:2] not in ("NN", "JJ")
     verb = i - 1
     while verb > 0 and sentence.tags[verb][:2] in ("VB", "RB", "MD"):
         verb -= 1
@@ -362,6 +366,7 @@ def _is_of_people(sentence: ParsedSentence, i: int, previous: list[str]) -> bool
     words = [word.lower() for word in sentence.words]
     return (
         is_noun
+        or not _PEOPLES.isdisjoint(words)
         or any(words[k] in _SKIN and words[k + 1] in _GROUPS["black"] for k in range(len(words) - 1))
         or (is_said and behind[:2] not in ("NN", "JJ"))
         or (i > 0 and previous[-1] in _SHARES)
