@@ -397,8 +397,7 @@ def _means_of_rows(
     else:
         parts = read_tokens(evenly_spaced(given, max_texts), model, location)
         found = [part[row] for part in parts for row in range(len(part))]
-    sample = model.tokenizer("a", return_special_tokens_mask=True)
-    added = np.array(sample["input_ids"])[np.array(sample["special_tokens_mask"], bool)]
+    added = model.tokenizer("")["input_ids"]
     inner = [row[~np.isin(row, added)] for row in found]
     filled = [row for row in inner if len(row)]
     if not filled:

@@ -15,6 +15,7 @@ comparable with published ones (a data set with rows missing, another training s
 import datetime
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -29,7 +30,7 @@ from typing import Any, Self
 from finetune.answers import Answers, answers_file, read_answers
 from finetune.encoders.models import EmbeddingModel
 from finetune.encoders.source import ModelSource
-from pretrain.benchmarks.sts_tasks import PairScores
+from pretrain.benchmarks.sts_tasks import UNDEFINED, PairScores
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably, require_writable, to_json
 from pretrain.common.folder_lock import folder_lock
@@ -93,7 +94,13 @@ class Evaluation:
         **details: Any,
     ) -> None:
         """Add a task's figures, whose headline is the score `metric`."""
-        self.tasks[task] = TaskResult(metric, scores[metric], scores, std, details, answers)
+        self.add_result(task, TaskResult(metric, scores[metric], scores, std, details, answers))
+
+    def add_result(self, task: str, result: TaskResult) -> None:
+        """Add a task's figures, and a note if the headline is a correlation that is not defined."""
+        self.tasks[task] = result
+        if math.isnan(result.value) and re.search("spearman|pearson", result.metric):
+            self.notes.append(f"{task} has no {result.metric}: {UNDEFINED}")
 
     def expect_size(self, what: str, rows: str, count: int, published: int) -> None:
         """Mark the result as incomplete if a set has not as many rows as published."""

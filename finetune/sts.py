@@ -13,6 +13,7 @@ finds them. `finetune.senteval` has the same scores among its own; this command 
 encoder.
 """
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from finetune.answers import Answers
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, VectorPrecision
 from finetune.results import Evaluation, folder_for, write
-from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, PairScores, StsEvaluator, StsResults
+from pretrain.benchmarks.sts_tasks import OFFICIAL_PAIRS, UNDEFINED, PairScores, StsEvaluator, StsResults
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -43,6 +44,8 @@ def headline_table(results: Mapping[str, StsResults]) -> str:
         figures = "".join(f" {scores[task]['spearman_all']:{max(10, len(task))}.2f}" for task in tasks)
         lines.append(pooling.ljust(width) + figures + average)
     for task in tasks:
+        if any(math.isnan(scores[task]["spearman_all"]) for scores in results.values()):
+            lines.append(f"note: {task} has no figure: {UNDEFINED}")
         pairs = next(iter(results.values()))[task]["pairs"]
         if pairs != OFFICIAL_PAIRS[task]:
             official = f"{OFFICIAL_PAIRS[task]} in the official files"
@@ -91,8 +94,8 @@ def main(
         tasks: task names by commas; without it, all that the data folder holds but SICK-R-MTEB, MTEB's
             SICK-R of all 9,927 pairs: SICK-R has the 4,927 of SentEval and the papers.
         pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it,
-            cls, mean and that of the run. Alone, "pooler": cls through the checkpoint's own pooler. Functions
-            and sentence-transformers models bring their own.
+            cls, mean and that of the run. Alone, "pooler": cls through the checkpoint's own pooler; or
+            "words", of a run trained with it. Functions and sentence-transformers models bring their own.
         dimensions: numbers by commas: also score vectors cut to their first N coordinates, as
             a model trained with objective.matryoshka is used; without it, whole vectors.
         out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.

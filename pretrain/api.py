@@ -254,8 +254,8 @@ def load(
     Args:
         model: a `Run` or its folder (then its best/, else its export/), an export, a folder or hub name of
             Hugging Face or sentence-transformers, or "file.py:function".
-        pooling: cls, mean, first-last, embedding-last or last-two; "": the one that the model was trained
-            with.
+        pooling: cls, mean, first-last, embedding-last or last-two, or words of a model that was trained with
+            it; "": the one that the model was trained with.
         token_budget: most tokens of a pass; bounds memory, and moves results by rounding only.
         batch_size: sentences of a pass, of models that cannot run packed.
         max_length: tokens that sentences are cut to; None: as many as the model takes.

@@ -246,7 +246,7 @@ def _with_article(country: str) -> str:
 _SHARES = word_set("more less mostly predominantly largely mainly overwhelmingly entirely exclusively all")
 _JOINTS = ("-", "/", "–")
 _SKIN = word_set("black white brown")
-# a noun of persons, or of what is no thing, by its end; some things share it ("a black container"), and are left as they are
+# a noun of persons, or of what is no thing, by its end; some things share it ("a black container"), and stay
 _PERSON = re.compile(
     r"(?:er|or|ist|ian|ican|ean|ant|ent|ate|ee|man|men|woman|women|people|ship|ism|hood|"
     r"lity|alty|ness|dom|acy|ency|dence|rience|ization|isation|ology)s?$"

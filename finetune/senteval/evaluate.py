@@ -86,7 +86,7 @@ def evaluate(
         started = time.monotonic()
         if task in TASKS:
             examples = data.examples[task]
-            result.tasks[task] = _supervised(task, examples, vectors, fits, HEADLINES[protocol], on_dev)
+            result.add_result(task, _supervised(task, examples, vectors, fits, HEADLINES[protocol], on_dev))
             for split_name, published in TASKS[task].data.rows.items():
                 rows = len(data.examples[task].splits[split_name])
                 result.expect_size(f"{task} {split_name}", "examples", rows, published)

@@ -60,6 +60,8 @@ TaskScores = dict[str, Any]
 """Correlations x 100 of a task by KIND_HOW, as "spearman_all", the headline: Spearman's or Pearson's, over
 all pairs at once, or the plain ("mean") or pair-weighted ("wmean") mean over subsets; "pairs", their number;
 "subsets", name -> {"spearman", "pearson", "pairs"}. NaN if one side is constant."""
+UNDEFINED = "all cosines (or predictions) of a set, or all its gold scores, are equal"
+"""Why a correlation is NaN."""
 
 
 class StsResults(dict[str, TaskScores]):

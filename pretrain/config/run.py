@@ -22,6 +22,8 @@ from pretrain.config.data import LoadingConfig
 from pretrain.config.objectives import ObjectiveConfig
 from pretrain.config.terms import ModelName, Section, refuse
 
+Pooling = Literal["cls", "mean", "first-last", "embedding-last", "last-two", "words"]
+
 
 class ModelConfig(Section):
     former: ClassVar = {"layer_code": "own", "residual": "fp32"}
@@ -52,7 +54,7 @@ class ModelConfig(Section):
     of a batch, as elsewhere; fast: flash attention's, for which another split is another sample"""
     initializer_range: float | None = Field(None, gt=0)
     """standard deviation of random weights; none: the library's, 0.02, meant for a width of 768"""
-    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "words"] = "cls"
+    pooling: Pooling = "cls"
     """sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding output and last;
     of the last two; of word embeddings alone, a static table for which no layer runs"""
     token_weights: Literal["equal", "sif"] = "equal"

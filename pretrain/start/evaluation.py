@@ -9,7 +9,7 @@ from pathlib import Path
 from pretrain.benchmarks.distinct import distinct
 from pretrain.benchmarks.files import known_name
 from pretrain.benchmarks.own_sets import OwnSet, read_own_set
-from pretrain.benchmarks.sts_tasks import StsEvaluator
+from pretrain.benchmarks.sts_tasks import UNDEFINED, StsEvaluator
 from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import LOWER_IS_BETTER
@@ -65,15 +65,18 @@ class RunEvaluation:
         return scores
 
     def _of_set(self, one: OwnSet) -> dict[str, float]:
-        """Return a set's figures: all ranks embed it, and rank 0 scores; NaN of a collapsed encoder."""
+        """Return a set's figures: all ranks embed it, and rank 0 scores; NaN if there are none."""
         embeds = (self.embed, self.embed_query, self.embed_document)
         try:
             vectors = one.embed(*(partial(distinct, embed, name="embedding") for embed in embeds))
         except CollapsedEncoder as error:  # on every rank
-            warning = f"WARNING: {one.name}: {error}"
-            on_rank_zero(lambda: print(warning, file=sys.stderr, flush=True))
-            return dict.fromkeys(one.tasks, math.nan)
-        return on_rank_zero(lambda: {each.task: each.scores[each.metric] for each in one.score(*vectors)})
+            why, figures = str(error), dict.fromkeys(one.tasks, math.nan)
+        else:
+            score = lambda: {each.task: each.scores[each.metric] for each in one.score(*vectors)}  # noqa: E731
+            why, figures = UNDEFINED, on_rank_zero(score)
+        if any(map(math.isnan, figures.values())):
+            on_rank_zero(lambda: print(f"WARNING: {one.name}: {why}", file=sys.stderr, flush=True))
+        return figures
 
 
 def sets_of(settings: EvaluateConfig) -> list[OwnSet]:

@@ -14,6 +14,7 @@ from scipy import stats
 from finetune import zh_sts
 from finetune.encoders.models import open_model
 from finetune.results import read as read_result
+from finetune.results import table
 from finetune.zh_sts import TASKS, read
 from pretrain.benchmarks.files import DATA_SETS
 from pretrain.benchmarks.own_sets import OwnSet
@@ -39,6 +40,17 @@ def test_equal_to_scipy(tmp_path):
     assert task.value == pytest.approx(100 * stats.spearmanr(cosine, pairs.gold)[0], abs=1e-9)
     np.testing.assert_allclose(task.answers.predicted[0], cosine, atol=1e-6)
     assert task.scores["pearson"] == pytest.approx(100 * stats.pearsonr(cosine, pairs.gold)[0], abs=1e-9)
+
+
+def test_equal_cosines_have_no_correlation_and_a_note_says_so():
+    same = OwnSet("same", "similarity", [*"一二三"], [*"一二三"], np.arange(3.0))
+    evaluation = zh_sts.EVALUATION.evaluate(
+        open_model(lambda texts: np.eye(3)[: len(texts)]), {"STS-B-zh": same}
+    )
+    said = (
+        "note: STS-B-zh has no spearman: all cosines (or predictions) of a set, or all its gold scores, are"
+    )
+    assert np.isnan(evaluation.tasks["STS-B-zh"].value) and said in table(evaluation)
 
 
 def test_a_collapsed_encoder_is_an_error(tmp_path):

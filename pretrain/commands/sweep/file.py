@@ -24,7 +24,7 @@ from augment.core.errors import nearest_name
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import faults
 from pretrain.config.recipe import SHORT_FLAGS, find_recipe, load_config
-from pretrain.config.run import Config
+from pretrain.config.run import Config, Pooling
 from pretrain.config.validation import read_yaml
 
 Overrides = dict[str, str]
@@ -44,7 +44,7 @@ class Row(BaseModel, extra="forbid"):
     """in place of the sweep's"""
     set: dict[str, Any] = {}
     """overrides; {times: X} multiplies the value in force"""
-    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = None
+    pooling: Pooling | Literal["pooler"] | None = None
     """pooling to evaluate with, if it is not the one trained with"""
     seeds: list[int] | None = Field(None, min_length=1)
     """in place of the sweep's"""

@@ -62,7 +62,10 @@ def test_colours_whole_words_only():
         ("He saw red, as the new black.", "He/PRP saw/VBD red/JJ ,/, as/IN the/DT new/JJ black/JJ ./."),
         ("Rosa had not been white.", "Rosa/NNP had/VBD not/RB been/VBN white/JJ ./."),
         ("What percentage is white?", "What/WDT percentage/NN is/VBZ white/JJ ?/."),
-        ("A black young “voter”, red wolves", "A/DT black/JJ young/JJ “/`` voter/NN ”/'' ,/, red/JJ wolves/NNS"),
+        (
+            "A black young “voter”, red wolves",
+            "A/DT black/JJ young/JJ “/`` voter/NN ”/'' ,/, red/JJ wolves/NNS",
+        ),
         ("Black or white", "Black/JJ or/CC white/JJ"),
         ("It was mostly white then.", "It/PRP was/VBD mostly/RB white/JJ then/RB ./."),
         ("", ""),

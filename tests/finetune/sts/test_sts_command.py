@@ -11,7 +11,7 @@ from finetune import sts
 from finetune.encoders import models
 from finetune.encoders.embed import embed_poolings, load_model
 from finetune.encoders.source import resolve
-from pretrain.benchmarks.sts_tasks import TASKS, StsEvaluator
+from pretrain.benchmarks.sts_tasks import TASKS, UNDEFINED, StsEvaluator, StsResults
 from pretrain.common.errors import UserError
 
 
@@ -21,7 +21,12 @@ def test_tables_print_the_figures_and_warn_of_other_pairs(layout):
     row = table.splitlines()[1].split()
     figures = [results[task]["spearman_all"] for task in TASKS] + [results.average]
     assert row == ["mean", *(f"{figure:.2f}" for figure in figures)]
-    assert "STS-B has 30 pairs here, 1379" in table
+    assert "STS-B has 30 pairs here, 1379" in table and "nan" not in table
+
+    equal = dict(StsEvaluator(layout).evaluate(bag_of_words))
+    equal["STS-B"] = equal["STS-B"] | {"spearman_all": float("nan")}
+    table = sts.headline_table({"cls": results, "mean": StsResults(equal)})
+    assert f"note: STS-B has no figure: {UNDEFINED}" in table and "STS12 has no figure" not in table
 
 
 @pytest.fixture(scope="module")

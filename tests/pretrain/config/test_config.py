@@ -1,14 +1,20 @@
 """The configuration tree: recipes, flags, and what is said about mistakes."""
 
+import typing
 from pathlib import Path
 
 import pytest
 import yaml
 
+from finetune import flags, sts
+from pretrain import api
+from pretrain.commands.sweep.file import Row
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import describe, find_recipe, load_config, to_yaml, validate_config
-from pretrain.config.run import Config
+from pretrain.config.run import Config, Pooling
 from pretrain.config.validation import read_yaml
+from pretrain.export.model_card import POOLING
+from pretrain.model.pooling import SECOND_STATE, WORDS
 
 RECIPES = sorted((Path(__file__).parents[3] / "configs").glob("clear_*.yaml"))
 
@@ -42,6 +48,14 @@ def test_the_papers_letter_is_the_base_recipe_but_for_what_lets_the_sentence_los
     letter |= {f"objective.contrastive.{key}": value for key, value in contrastive.items()}
     letter |= {"objective.mlm.initial_bias": "zero"}
     assert load_config("clear_base", letter | {"name": "clear_paper"}) == paper
+
+
+def test_every_list_of_poolings_has_them_all():
+    names = {*SECOND_STATE, WORDS}
+    assert set(typing.get_args(Pooling)) == set(POOLING) == names
+    assert {Row(pooling=name).pooling for name in ("pooler", *names)} == {"pooler", *names}
+    for text in (api.load.__doc__, sts.main.__doc__, str(flags.Pooling)):
+        assert not [name for name in names if name not in text]
 
 
 def test_a_sweep_is_no_recipe_and_the_message_says_what_it_is_for():

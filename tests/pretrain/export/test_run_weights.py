@@ -96,6 +96,11 @@ def test_a_collapsed_encoder_is_said_and_training_goes_on(capsys):
     assert math.isnan(evaluation._of_set(pairs)["stsb-dev"])
     assert "WARNING: stsb-dev: all the same vector" in capsys.readouterr().err
 
+    evaluation.embed = lambda texts: np.eye(len(texts))
+    same = OwnSet("stsb-dev", "similarity", ["a", "b"], ["a", "b"], np.arange(2.0))
+    assert math.isnan(evaluation._of_set(same)["stsb-dev"])
+    assert "WARNING: stsb-dev: all cosines (or predictions) of a set, or" in capsys.readouterr().err
+
 
 def test_a_collapsed_start_is_the_best_until_there_is_a_score():
     progress = Progress()

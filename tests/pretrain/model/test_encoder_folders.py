@@ -103,7 +103,9 @@ def test_weights_that_no_cosine_follows_from_are_named(tmp_path, number):
     lm = make_encoder("bert").lm
     lm.bert.encoder.layer[0].intermediate.dense.weight.data[1, 2] = number
     lm.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=rf"'{tmp_path}' .*: bert\.encoder\.layer\.0\..* has NaN, infinity or"):
+    with pytest.raises(
+        UserError, match=rf"'{tmp_path}' .*: bert\.encoder\.layer\.0\..* has NaN, infinity or"
+    ):
         load_encoder(tmp_path, make_tokenizer())
 
 

@@ -142,9 +142,15 @@ def test_weights_that_are_not_finite_are_no_checkpoint(tiny_data, tmp_path, zero
     cut_back(run, fast, 3)
     again = command(tiny_data, fast, **flags, train__lr="3e38", checkpoint__resume="auto")
     said = finish(start(again, ranks=2), expect=2)
-    assert "the norm of the weights is not finite after step 4. The parameters are those of step-00000003 again" in said
+    assert (
+        "the norm of the weights is not finite after step 4. The parameters are those of step-00000003 again"
+        in said
+    )
     kept = fast / "checkpoints" / "step-00000004"  # written when it rolled back
-    assert "What happened: the norm of the weights is not finite after step 5; 1 of 1 roll-backs are done" in said
+    assert (
+        "What happened: the norm of the weights is not finite after step 5; 1 of 1 roll-backs are done"
+        in said
+    )
     assert f"What is safe: the last good checkpoint is {kept}" in said and "lower train.lr" in said
     assert same(fast, 3, 4) and store.choose(fast / "checkpoints").path == kept
 

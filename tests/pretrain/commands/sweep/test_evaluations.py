@@ -7,12 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from commands import call
 from loader_helpers import has_ended
 from run_helpers import wait_for
 from sweep_helpers import ROOT, entries_of, write_sts, write_sweep
 
 from augment.spec.grammar import parse
 from finetune.answers import Answers
+from pretrain.commands.sweep.__main__ import plan
 from pretrain.commands.sweep.evaluations import EvaluatedModel, evaluate, metric, models_of
 from pretrain.commands.sweep.file import expand, read_sweep
 from pretrain.commands.sweep.runs import StopRequested, SweepPlan
@@ -136,6 +138,20 @@ def test_random_weights_are_no_model_to_start_from(tmp_path):
     finish(plan.runs_of(entries[0])[0])
     (model,) = models_of(entries[0], plan.runs_of(entries[0]), plan.out)
     assert model.start is None and metric(model, "start.sts.STS-B") is None
+
+
+def test_a_start_has_words_pooling_only_if_it_was_trained_so(tmp_path, capsys):
+    folder = tmp_path / "start"
+    folder.mkdir()
+    rows = {"start": {"kind": "start", "set": {"init": str(folder), "model.pooling": "words"}}}
+    (entry,) = entries_of(tmp_path, rows=rows)
+    assert models_of(entry, [], tmp_path / "out") == []
+    call(plan, write_sweep(tmp_path, rows=rows), out=tmp_path / "out")
+    said = "not evaluated: start: its start was not trained with words pooling; give the row another"
+    assert said in capsys.readouterr().err
+    (folder / "clear.json").write_text(json.dumps({"pooling": "words", "step": 3}))
+    (model,) = models_of(entry, [], tmp_path / "out")
+    assert (model.model, model.pooling) == (str(folder), "words")
 
 
 def test_a_row_may_be_of_the_last_step(tmp_path):

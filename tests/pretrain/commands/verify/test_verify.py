@@ -219,7 +219,8 @@ def test_weights_that_no_cosine_follows_from_are_named(whole, tmp_path):
 
     def seal_checkpoint(folder: Path) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["files"][file]["sha256"] = sha256_of(folder / file)
+        now = {"bytes": (folder / file).stat().st_size, "sha256": sha256_of(folder / file)}
+        manifest["files"][file] |= now
         (folder / "manifest.json").write_text(json.dumps(manifest))
 
     checkpoint = checkpoint_folder.latest(run / "checkpoints")
