@@ -147,10 +147,8 @@ class TrainingRun:
         prompts, use = prompt_tokens(data.tokenizer, config.data.prompts), data.export_interface(longest)
         left_out = () if config.data.prompts_pooled else prompts.values()
         self.encoder.leave_out([*left_out, *unpooled_prompts(use, data.tokenizer)])
-        guide = guiding_encoder(config, data.tokenizer, data.train.max_length)
+        guide = guiding_encoder(config, data.tokenizer)
         self.objective = build_objective(config, self.encoder, data.tokenizer, data.labels, guide)
-        for term in self.objective.terms.values():
-            term.require_positions(min(longest, data.train.max_length))
 
         # what a batch is made of
         masking = Masking.of(config.objective)

@@ -247,10 +247,7 @@ _SHARES = word_set("more less mostly predominantly largely mainly overwhelmingly
 _JOINTS = ("-", "/", "–")
 _SKIN = word_set("black white brown")
 # a noun of persons, or of what is no thing, by its end; some things share it ("a black container"), and stay
-_PERSON = re.compile(
-    r"(?:er|or|ist|ian|ican|ean|ant|ent|ate|ee|man|men|woman|women|people|ship|ism|hood|"
-    r"lity|alty|ness|dom|acy|ency|dence|rience|ization|isation|ology)s?$"
-)
+_PERSON = re.compile(rf"(?:{'|'.join(named_words('colors.ends'))})s?$")
 _KIND = re.compile(r"(?:wort|weed|fish|berry|bird|fly|grass|heron|urchin|squid|crab|snail|moth)s?$")
 _OF_PERSONS = named_words("colors.of_persons")
 _QUOTE_MARKS = ("'", '"', "“", "‘", "`", "``", "''")
@@ -305,12 +302,10 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False  # "james brown" in a text without capitals
     if i and (before[-1] in ("to", "into") or before[-1].endswith("ish") or before[-1] in COLOURS):
         return False  # "navy blue"
-    if COLOURS.get(sentence.lower(j + 1)) is False:
-        return False  # "red white red"
+    if COLOURS.get(sentence.lower(j + 1)) is False or "_".join([*before[-1:], words[j].lower()]) in _SAYINGS:
+        return False  # "red white red", "saw red"
     if i < j and before[-1:] == ["the"] and sentence.tags[i - 2][:2] == "VB":
         return False  # "is the sky blue?"
-    if f"{'_'.join(before[-1:])}_{words[j].lower()}" in _SAYINGS:
-        return False  # "saw red"
     if sentence.text[: sentence.starts[i]][-1:] in (":", "=") or (not i and behind[:2] in ("VB", "MD")):
         return False  # markup; a player of chess
     if words[i][:1].isupper() and (i or (j + 1 < len(words) and words[j + 1][:1].isupper())):

@@ -9,6 +9,7 @@ import functools
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Set
 
 from augment.text.word_forms import word_table
 
@@ -61,8 +62,8 @@ def language_of(text: str) -> str:
     if len(hits[best]) < _FEWEST_WORDS or sizes[best] < _LEAST_SHARE * words.total():
         return ""
 
-    def only(one: str, other: str) -> int:
-        return sum(words[word] for word in hits[one] - hits[other])
+    def only(one: Set[str], other: Set[str]) -> int:
+        return sum(words[word] for word in one - other)
 
-    rivals = (code for code in languages if code != best)
-    return best if all(only(best, code) > 1 + _RIVAL * only(code, best) for code in rivals) else ""
+    own, rivals = hits[best], {frozenset(hits[code]) for code in languages if code != best}
+    return best if all(only(own, other) > 1 + _RIVAL * only(other, own) for other in rivals) else ""

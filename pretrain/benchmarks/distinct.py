@@ -45,10 +45,7 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
 
 
 def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:
-    """Raise UserError unless vectors of N distinct sentences are [N, d], of several directions.
-
-    Their lengths must be finite, too: no cosine follows from others.
-    """
+    """Raise UserError unless vectors of N sentences are [N, d], of finite lengths and several directions."""
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise UserError(f"{name}: shape {vectors.shape} for {len(sentences)} sentences; give one vector each")
     with np.errstate(over="ignore"):
@@ -71,16 +68,12 @@ def require_directions(name: str, *parts: np.ndarray) -> None:
     # The first 100 nearly always differ; then the rest, which may be gigabytes, need not be copied.
     for most in (100, None):
         vectors = np.concatenate([part[:most] for part in parts])
-        if len(vectors) < 2 or not _of_one_direction(vectors):
+        if len(vectors) < 2 or np.ptp(unit(vectors.astype(np.float64)), axis=0).max(initial=0) > ROUNDING:
             return
     raise CollapsedEncoder(
         f"{name} gives all {len(vectors):,} sentences the same vector, or one of the same direction: it has "
         "collapsed, or its tokenizer knows none of their words"
     )
-
-
-def _of_one_direction(vectors: np.ndarray) -> bool:
-    return np.ptp(unit(vectors.astype(np.float64)), axis=0).max(initial=0) <= ROUNDING
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -182,9 +182,6 @@ class Objective(nn.Module):
         """Return the role whose augmentation the objective must know (`BatchContext.labels`), if any."""
         return None
 
-    def require_positions(self, longest: int) -> None:
-        """Refuse sequences of `longest` tokens at the start, if a model of its own takes fewer."""
-
     def weights(self, step: int) -> dict[str, float]:
         """Return the weight of every named loss at this step; if all are 0 nothing is computed."""
         if self.settings is None:

@@ -36,7 +36,7 @@ from pretrain.objectives import SYSTEMS, Objective, WholeObjective, view_specs
 from pretrain.prepare.cache import views as cached_views
 from pretrain.prepare.run import find_or_prepare
 from pretrain.start import continuity
-from pretrain.start.encoder import adopt_interface
+from pretrain.start.encoder import adopt_interface, check_sources
 from pretrain.step.heldout import Heldout
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
@@ -86,6 +86,7 @@ def open_data(config: Config) -> Data:
     augmented = on_rank_zero(lambda: view_specs(config))
     on_rank_zero(lambda: _check_prompts(config, [view.role for view in augmented]))
     on_rank_zero(lambda: find_data(config, augmented))
+    on_rank_zero(lambda: check_sources(config))  # by what has been fetched
     interface = adopt_interface(config)
     specs = [view.augmentation for view in augmented]
     with_del = any(map(writes_del, [*specs, *map(config.augment.of_role, ("anchor", "positive"))]))

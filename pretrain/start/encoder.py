@@ -20,8 +20,6 @@ from pretrain.model.encoder import SentenceEncoder, build_encoder, check_tokeniz
 from pretrain.model.pooling import WORDS, sif_weights
 from pretrain.start.local_ranks import require_positions
 
-_GENERATOR = "objective.diffcse.generator"
-
 
 def check_sources(config: Config) -> None:
     """Refuse models that cannot be found or read, before ranks meet and data is prepared."""
@@ -32,7 +30,7 @@ def check_sources(config: Config) -> None:
     generator = config.objective.diffcse.generator if "diffcse" in config.objective.parts else None
     named = {
         "model.init": config.model.init,
-        _GENERATOR: generator,
+        "objective.diffcse.generator": generator,
         config.objective.guide_key: config.objective.guide,
     }
     for key, source in named.items():
@@ -43,7 +41,7 @@ def check_sources(config: Config) -> None:
                 own = pretrained(AutoConfig, source)
         except CannotLoad as error:
             raise UserError(f"{key}={source}: {error}") from None
-        if source is not None and (key != _GENERATOR or config.objective.diffcse.replaced_token_weight):
+        if source is not None and (source != generator or config.objective.diffcse.replaced_token_weight):
             require_positions(config, family_of(own.model_type).usable_positions(own), f"{key}={source}")
     adopt_interface(config)
     if config.model.token_weights != "equal" and (pooling := config.model.pooling) in ("cls", WORDS):
@@ -143,7 +141,7 @@ def count_tokens(data: ShardReader, size: int) -> np.ndarray:
     return counts
 
 
-def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEncoder | None:
+def guiding_encoder(config: Config, tokenizer: Any) -> SentenceEncoder | None:
     """Load the frozen encoder beside the trained one (`ObjectiveConfig.guide`); None: there is none.
 
     Its vectors are those that it is used by: its own pooling and, if it keeps one, its head.
@@ -163,9 +161,4 @@ def guiding_encoder(config: Config, tokenizer: Any, longest: int) -> SentenceEnc
         raise UserError(f"{where}: {error}") from None
     if modules is not None:
         modules.install(guide, tokenizer)
-    if longest > guide.max_positions:
-        raise UserError(
-            f"{where} takes {guide.max_positions} positions, and the data has {longest}: name an encoder "
-            f"with more, or prepare the data with max_length {guide.max_positions}"
-        )
     return guide.requires_grad_(False).eval()

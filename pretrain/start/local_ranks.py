@@ -53,7 +53,7 @@ def require_positions(config: Config, most: int, model: str = "") -> None:
         lengths["data.prepare.max_length makes"] = data.prepare.max_length, shorter
     for what, (longest, shorter) in lengths.items():
         if longest > most:
-            takes = f"{model} takes {most}: name one that takes more"
+            takes = f"{model} takes {most} positions: name one with {longest}"
             if not model:
                 takes = f"the model takes {most} (model.max_positions): give --model.max_positions {longest}"
             raise UserError(f"{what} sequences of up to {longest} tokens, and {takes}, or {shorter}")

@@ -222,9 +222,7 @@ def imbalance(lengths: np.ndarray, owners: np.ndarray, ranks: int) -> float:
     return float(loads.max() / loads.mean()) if loads.any() else 1.0
 
 
-def balance(
-    lengths: np.ndarray, owners: np.ndarray, ranks: int, above: float = ABOVE, until: float = UNTIL
-) -> np.ndarray:
+def balance(lengths: np.ndarray, owners: np.ndarray, ranks: int, above: float = ABOVE) -> np.ndarray:
     """Return which rank is to encode each sequence: int64[N].
 
     In every round the most loaded rank exchanges with the least loaded, the second with the second and so on:
@@ -236,7 +234,6 @@ def balance(
         lengths: int64[N], tokens of each sequence, below 2^31.
         owners: int64[N], the rank that has each.
         above: `owners` itself is returned if no rank has more than this many times the mean.
-        until: where to end.
 
     >>> lengths = np.array([9, 8, 7, 2, 1, 3])
     >>> balance(lengths, owners=np.array([0, 0, 0, 1, 1, 1]), ranks=2)
@@ -249,7 +246,7 @@ def balance(
     keys = np.full((ranks, counts.max()), _NOTHING)
     keys[np.arange(counts.max()) < counts[:, None]] = lengths[has] << 32 | has
     longest = int(lengths.max())  # some rank has it, whatever is exchanged
-    most = max(until * float(lengths.sum()) / ranks, longest)
+    most = max(UNTIL * float(lengths.sum()) / ranks, longest)
     keys = _exchanged(np.sort(keys, axis=1), most)
     if _loads(keys).max() > most:
         empty = np.full_like(keys, _NOTHING)

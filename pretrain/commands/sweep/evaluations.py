@@ -97,20 +97,18 @@ def models_of(entry: TableEntry, runs: list[SweepRun], out: Path) -> list[Evalua
 
 
 def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
-    if init is None or (pooling == "words" and not _is_table(init)):
+    if init is None:
         return None
+    if pooling == "words":  # of what was trained so
+        from pretrain.export.folder import read_policy  # imports torch
+
+        if (read_policy(init) or {}).get("pooling") != pooling:
+            return None
     model = str(Path(init).resolve()) if Path(init).exists() else init
     if model == init and ":" in init:  # a function, as FILE.py:NAME
         require_allowed(init.rpartition(":")[0])
     digest = hashlib.sha256(model.encode()).hexdigest()[:10]  # a slug is cut, and leaves letters out
     return EvaluatedModel(model, pooling, out / "start" / f"{slug(model)}-{digest}")
-
-
-def _is_table(init: str) -> bool:
-    """Return whether a start was itself trained with words pooling, and can be evaluated with it."""
-    from pretrain.export.folder import read_policy  # imports torch
-
-    return (read_policy(init) or {}).get("pooling") == "words"
 
 
 def evaluate(

@@ -58,8 +58,7 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
     newest = saved[0].state if saved else {}
     for name in EXPORTS:
         changed = changed_files(run / name)
-        faults += [f"{name}/{file} is changed or gone" for file in changed or ()]
-        faults += [] if changed else _unsound(run / name, "*")
+        faults += [f"{name}/{file} is changed or gone" for file in changed or ()] or _unsound(run / name, "*")
         if not changed and (policy := read_policy(run / name)) is not None:
             progress = policy.get("progress", {})
             saved.append(Saved(name, int(policy["step"]), progress, policy["recipe"], {}))
@@ -82,14 +81,12 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
     return faults, saved
 
 
-def _unsound(folder: Path, files: str) -> list[str]:
-    """Return what is wrong with the numbers of weights: that of each file's first tensor of such."""
-    faults = []
+def _unsound(folder: Path, files: str) -> Iterator[str]:
+    """Yield of each file of weights the first tensor that no figure follows from."""
     for path in sorted(folder.rglob(f"{files}.safetensors")):
         if tensor := unsound(load_file(path).items()):
-            place = f"{folder.name}/{path.relative_to(folder)}"
-            faults.append(f"{place}: {tensor} has NaN, infinity or numbers whose squares are too large")
-    return faults
+            place = path.relative_to(folder.parent)
+            yield f"{place}: {tensor} has NaN, infinity or numbers whose squares are too large"
 
 
 def check_chain(lines: Sequence[bytes], places: Mapping[str, Place]) -> Iterator[str]:

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from augment.text.cleaning import clean
 from augment.text.languages import SCRIPTS, language_of
@@ -55,11 +54,6 @@ class Document:
         """Return the document that is written in a markup (`pretrain.prepare.sources.markup`)."""
         return cls.of_sections(sections(text, markup, title))
 
-    @cached_property
-    def language(self) -> str:
-        """`language_of` the text."""
-        return language_of(self.text)
-
     @property
     def whole(self) -> str:
         """The text to train on."""
@@ -84,8 +78,8 @@ def require_known(language: str) -> None:
         raise UserError(f"language: {unknown[0]!r} is none of any, same, {', '.join(SCRIPTS)}")
 
 
-def unwanted(pair: Pair, document: Document, language: str) -> str:
-    """Return why a pair of a document is dropped, as "of_two_languages" or "in_de"; "": it is kept.
+def unwanted(pair: Pair, text: str, language: str) -> str:
+    """Return why a pair of a document's text is dropped, as "of_two_languages" or "in_de"; "": it is kept.
 
     language: any, same (both texts of a pair) or codes with commas. What is too short to be told is of the
     language of the document.
@@ -95,7 +89,7 @@ def unwanted(pair: Pair, document: Document, language: str) -> str:
     told = {language_of(one) for one in pair} - {""}
     if language == "same":
         return "of_two_languages" if len(told) > 1 else ""
-    others = (told or {language_of("\n".join(pair)) or document.language}) - {"", *language.split(",")}
+    others = (told or {language_of("\n".join(pair)) or language_of(text)}) - {"", *language.split(",")}
     return f"in_{min(others)}" if others else ""
 
 

@@ -86,7 +86,7 @@ class ScatterRecords(Scatter):
         for number, document in enumerate(structured(task, source, faults)):
             counts["documents"] += 1
             for kind, pairs in pairs_of(document, kinds, counts).items():
-                why_not = [unwanted(pair, document, self.config.language) for pair in pairs]
+                why_not = [unwanted(pair, document.text, self.config.language) for pair in pairs]
                 kept = [pair for pair, why in zip(pairs, why_not) if not why]
                 dropped = [pair for pair, why in zip(pairs, why_not) if why]
                 counts[f"pairs_of_{kind}"] += len(kept)

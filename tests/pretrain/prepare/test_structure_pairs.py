@@ -16,7 +16,6 @@ from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.__main__ import summary
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sources import structure
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structured import structured
@@ -191,14 +190,6 @@ def test_pairs_in_other_languages_are_dropped_counted_and_shown(tmp_path, capsys
     assert len(manifest["pairs"].get("dropped", [])) == 3 - len(kept)
     said = summary(manifest, tmp_path / "out")
     assert ("  dropped    " in said) == bool(dropped)
-
-
-def test_the_language_of_a_document_is_told_once(monkeypatch):
-    told = []
-    monkeypatch.setattr(structure, "language_of", lambda text: told.append(text) or "")
-    document = structure.Document("a text")
-    assert [structure.unwanted(("x", "y"), document, "de") for _ in range(3)] == [""] * 3
-    assert told.count("a text") == 1
 
 
 def test_a_text_in_another_language_alone_is_told(tmp_path):

@@ -87,6 +87,7 @@ def test_what_is_recorded_is_true_of_the_model(tmp_path):
     [
         ("model.init", "simcse"),
         ("objective.distill.model", "simcse+distill"),
+        ("objective.false_negatives.guide", "simcse"),
         ("objective.diffcse.generator", "diffcse"),
     ],
 )
@@ -99,9 +100,10 @@ def test_models_that_take_less_than_the_data_has_are_refused_at_once(tmp_path, t
         ({"data.prepare.sources": "embedded", "data.prepare.max_length": "48"}, to_be_made),
     ):
         config = load_config("simcse_micro", flags | data)
-        expected = rf"{what} sequences of up to 48 tokens, and {key}={tmp_path} takes 40: .*, or {remedy}"
+        takes = f"{key}={tmp_path} takes 40 positions: name one with 48, or {remedy}"
+        expected = f"{what} sequences of up to 48 tokens, and {takes}"
         with pytest.raises(UserError, match=expected):
-            check_sources(config)
+            check_sources(config)  # at the start, and once data is fetched
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_static_table_is_trained_resumed_and_used_as_the_library_uses_it(tiny_
     assert curve(run) == whole
 
     guide = load_config(None, {"objective": "simcse+distill", "objective.distill.model": str(export_of_run)})
-    frozen = guiding_encoder(guide, tokenizer, 16)
+    frozen = guiding_encoder(guide, tokenizer)
     assert frozen is not None
     np.testing.assert_allclose(embed_sentences(frozen, tokenizer, TEXTS), found[:3], atol=1e-6)
 
