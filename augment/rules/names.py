@@ -375,6 +375,5 @@ def _is_named(colour: str, noun: str) -> bool:
     lower = noun.lower()
     either = {lower, lower.removesuffix("s"), lower.removesuffix("es"), re.sub("ies$", "y", lower)}
     either.add(re.sub("ves$", "f", lower))
-    if _KIND.search(lower):
-        return True
-    return not either.isdisjoint(things | groups) or (bool(groups) and noun[:1].isupper())
+    kind = bool(_KIND.search(lower)) or (bool(groups) and noun[:1].isupper())
+    return kind or not either.isdisjoint(things | groups)
