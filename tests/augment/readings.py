@@ -4,6 +4,7 @@
     python tests/augment/readings.py fresh sda:mv words:colors     # read other sentences of these rules
     python tests/augment/readings.py table       # how many are wrong, by rule, for docs/augmentations.md
     python tests/augment/readings.py changed     # the share that WordNet's rules change, for the same page
+    python tests/augment/readings.py record      # rewrite digests.json after a rule changed on purpose
 
 The sentences are those of the test set of UD English-EWT (CLEAR_DATA/UD/English-EWT, CC BY-SA 4.0), on which
 no rule was tuned, and of its training set where those are too few. Chinese is that of UD Chinese-GSDSimp (CC
@@ -16,8 +17,10 @@ the rule does.
 
 import csv
 import gzip
+import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,8 +29,14 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from random_parses import random_parse
+from small_wordnet import write_small_wordnet
 
 from augment.spec.build import build_texts
+from augment.spec.catalogue import CATALOGUE
+from augment.text import wordnet
 from augment.text.parsed import ParsedSentence
 
 FOLDER = Path(__file__).parent / "readings"
@@ -80,6 +89,12 @@ AIM_OF_OTHERS = 0.2
 """The largest share of outputs that may be wrong."""
 ABOVE_AIM = {("chinese", "dn"): 8, ("chinese", "neg"): 8}
 """Rules that miss the aim, with what is wrong today: they may not become worse."""
+
+
+DIGESTS = FOLDER / "digests.json"
+ON_RECORD = ("random en", "random zh", "treebank en", "treebank zh")
+BLOCK = 20
+"""Outputs of a digest."""
 
 
 @dataclass
@@ -262,7 +277,39 @@ def sentences_to_read(group: str) -> list[dict[str, ParsedSentence]]:
     ]
 
 
+def digests(sentences: dict[str, ParsedSentence], language: str) -> dict[str, str]:
+    """Return, for every rule and choice of its parameters, four hexadecimal digits per `BLOCK` outputs."""
+    found = {}
+    for entry in CATALOGUE.values():
+        if entry.load is not None or entry.name == "phonemes" or language not in (entry.languages or "en"):
+            continue
+        choices = [f":{one.name}={choice}" for one in entry.parameters for choice in one.choices]
+        for spec in [entry.name + choice for choice in choices] or [entry.name]:
+            outputs = apply(spec, sentences)
+            texts = [f"{name}\t{outputs.get(name)}\n" for name in sentences]
+            found[spec] = "".join(
+                blake2b("".join(texts[first : first + BLOCK]).encode(), digest_size=2).hexdigest()
+                for first in range(0, len(texts), BLOCK)
+            )
+    return found
+
+
+def sentences_on_record(source: str) -> dict[str, ParsedSentence]:
+    """Return the sentences of a language that `digests.json` is of: random parses or a treebank's."""
+    kind, language = source.split()
+    if kind == "random":
+        return {str(number): random_parse(number, language) for number in range(1_000)}
+    treebank = CHINESE[1] if language == "zh" else TREEBANKS[2]
+    return dict(read_treebank(Path(os.environ["CLEAR_DATA"]) / treebank, language))
+
+
 def main() -> None:
+    if sys.argv[1:] == ["record"]:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ[wordnet.VARIABLE] = str(write_small_wordnet(Path(folder) / "wordnet"))
+            made = {source: digests(sentences_on_record(source), source[-2:]) for source in ON_RECORD}
+        DIGESTS.write_text(json.dumps(made, indent=0) + "\n", encoding="utf-8")
+        return
     if sys.argv[1:] == ["table"]:
         print(table())
         return
@@ -273,7 +320,9 @@ def main() -> None:
         fresh(sys.argv[2:])
         return
     if sys.argv[1:2] != ["update"] or not set(sys.argv[2:]) <= GROUPS.keys():
-        sys.exit(f"usage: readings.py table | changed | fresh GROUP:RULE ... | update [{' '.join(GROUPS)}]")
+        sys.exit(
+            f"usage: readings.py table | changed | record | fresh GROUP:RULE.. | update [{' '.join(GROUPS)}]"
+        )
     used = load_used()
     for group in sys.argv[2:] or GROUPS:
         known, sentences = load(group), sentences_to_read(group)

@@ -1,20 +1,26 @@
 """What readers said of the augmentations' outputs: it is of the rules as they are, and keeps what is
 promised."""
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from readings import (
+    BLOCK,
     CHINESE,
+    DIGESTS,
     FEWER,
     GROUPS,
+    ON_RECORD,
     PER_RULE,
     TREEBANKS,
     apply,
+    digests,
     load,
     most_wrong,
+    sentences_on_record,
     sentences_to_read,
     shares_changed,
     table,
@@ -74,3 +80,19 @@ def test_what_was_read_is_what_the_rules_write(group, request):
             if outputs.get(reading.sentence_id) != reading.output
         ]
     assert not changed, f"{len(changed)} outputs are no longer those that were read, such as {changed[:3]}"
+
+
+NEEDED = {source: needs_data(*TREEBANKS, *CHINESE) if "tree" in source else () for source in ON_RECORD}
+
+
+@pytest.mark.parametrize("source", [pytest.param(source, marks=NEEDED[source]) for source in ON_RECORD])
+def test_every_output_is_as_recorded(source):
+    """`python tests/augment/readings.py record` after a rule changed on purpose."""
+    sentences = sentences_on_record(source)
+    recorded, found = json.loads(DIGESTS.read_text())[source], digests(sentences, source[-2:])
+    assert found.keys() == recorded.keys()
+    texts = [sentence.text for sentence in sentences.values()]
+    for spec in found:
+        for block in range(-(-len(texts) // BLOCK)):
+            digits, first = slice(4 * block, 4 * block + 4), block * BLOCK
+            assert found[spec][digits] == recorded[spec][digits], (spec, source, texts[first : first + BLOCK])
