@@ -107,6 +107,13 @@ def test_antonyms_follow_the_usual_sense(words):
     assert lemmas("antonyms", "rich", "a") == lemmas("antonyms", "known", "a") == set()
 
 
+def test_names_have_antonyms_too(words):
+    source = words("a | Gentile_Greek | |\na | native | |\na | Roman Latin | |", "native/Gentile_Greek")
+    for lemma in ("gentile greek", "Gentile Greek"):
+        assert source.antonyms(lemma, "a") == ("native",)
+    assert source.antonyms("native", "a") == ("Gentile Greek",) and source.antonyms("latin", "a") == ()
+
+
 def test_formed_antonyms_follow_every_sense(words):
     words("a | happy=3 | |\na | unhappy | |\na | happy=7 | |", "happy/unhappy")
     assert lemmas("antonyms", "happy", "a") == {"unhappy"}  # a third of the uses would not do for "sad"

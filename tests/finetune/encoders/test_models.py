@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from transformers import AutoModel, AutoTokenizer, BertModel
 
 from finetune.encoders.embed import PackedModel
 from finetune.encoders.models import open_model
+from finetune.encoders.padded import PaddedModel
 from finetune.encoders.source import kind_of
 from finetune.results import Evaluation
 from pretrain.benchmarks.distinct import distinct
@@ -129,6 +131,12 @@ def test_what_a_type_that_runs_padded_cuts_is_counted(tmp_path):
     texts = ["a man rides", " ".join(["guitar"] * 20), " ".join(["cat"] * 100)]
     assert (model.longest, short.longest) == (64, 8)
     assert (model.count_cut(texts), short.count_cut(texts)) == (1, 2)
+
+
+@pytest.mark.parametrize(("limit", "longest"), [(None, None), (math.inf, None), (9, 9)])
+def test_a_guest_without_a_limit_cuts_nothing(limit, longest):
+    guest = PaddedModel(lambda pooling: SimpleNamespace(max_seq_length=limit, tokenizer="its"), "mean", 8)
+    assert (guest.longest, guest.tokenizer) == (longest, None if longest is None else "its")
 
 
 def test_run_folder_and_export(run_folder, capsys):

@@ -20,7 +20,7 @@ from sts_layout import write_layout
 from suite_command import evaluate
 
 from finetune.evaluate import suites
-from finetune.evaluate.__main__ import seconds_of
+from finetune.evaluate.__main__ import ProcessResult, seconds_of
 from finetune.evaluate.suites import SUITES, EvaluationJob, EvaluationRecord
 from finetune.intents.__main__ import main as intents
 from finetune.results import Evaluation, read, write
@@ -228,6 +228,44 @@ def test_without_a_network_the_hub_is_asked_once(data, tmp_path):
     assert done.returncode == 2 and done.stderr.count("error:") == 1 and "Retry" not in done.stderr
     assert "there is no run or folder nobody/nothing here, and as a model of the hub it" in done.stderr
     assert "cannot be loaded: http://127.0.0.1:9 does not answer (" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("became", "code", "said"),
+    [
+        ({}, 0, ""),
+        ({"STS": "fails"}, 1, "FAILED: sts STS-B, SICK-R: no luck"),
+        ({"STS": "writes nothing"}, 1, "FAILED: sts STS-B, SICK-R: its weights changed meanwhile, or it"),
+        ({"STS": "is ended"}, EXIT_BUDGET, "left at the budget: sts STS-B, SICK-R; "),
+        ({"STS": "never begins"}, EXIT_BUDGET, "left at the budget: sts STS-B, SICK-R; "),
+        ({"STS": "fails", "SNIPS": "is ended"}, 1, "left at the budget: intents SNIPS; "),
+    ],
+)
+def test_what_becomes_of_the_units_decides_the_exit_code(data, tmp_path, monkeypatch, became, code, said):
+    def run_units(units, words_of, logs, environment, jobs, deadline, shutdown, begun):
+        for unit in units:
+            end = next((end for name, end in became.items() if name in unit.name), "")
+            if end == "never begins":
+                continue
+            begun(unit)
+            if not end:
+                done = Evaluation(
+                    unit.evaluation, "m", "function", None, "p", source="sts_layout:bag_of_words"
+                )
+                for name in unit.expected:
+                    done.add(name, "accuracy", {"accuracy": 50.0})
+                write(done, logs.parent)
+            yield unit, ProcessResult(int(end in ("fails", "is ended")), 1.0, "no luck", end == "is ended")
+
+    monkeypatch.setattr("finetune.evaluate.__main__.run_units", run_units)
+    words = ["sts_layout:bag_of_words", "--eval-data", data, "--out", tmp_path, "--vectors", "none"]
+    printed = evaluate(*words, "--suite", "quick", code=code)
+    assert said in printed and printed.count("FAILED") == list(became.values()).count("fails") + (
+        "writes nothing" in became.values()
+    )
+    done = {name for name in ("STS", "SNIPS") if name not in became}
+    units = json.loads((tmp_path / "eval.json").read_text())["units"] if done else {}
+    assert {name for name in ("STS", "SNIPS") if any(name in unit for unit in units)} == done
 
 
 # -- the parts ---------------------------------------------------------

@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn.model_selection import StratifiedKFold
 from torch import nn
 
+from finetune.senteval import protocol
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
 from finetune.senteval.protocol import (
     L2_GRID,
@@ -243,6 +244,28 @@ def test_pairs_formed_by_the_batch_give_what_their_features_give(monkeypatch):
         assert (ours.dev, ours.test, ours.l2) == (expected.dev, expected.test, expected.l2)
         np.testing.assert_array_equal(ours.predictions, expected.predictions)
     assert max(formed) == 70
+
+
+@pytest.mark.parametrize("rows", [119, 120, 200])
+def test_the_last_fit_stops_by_a_twentieth_of_its_rows(rows, monkeypatch):
+    """As SentEval has it: the first int(0.05 N) rows of numpy's permutation by the fit's seed."""
+    calls, fit = [], protocol.fit_all
+    monkeypatch.setattr(protocol, "fit_all", lambda *given: calls.append(given) or fit(*given))
+    features, labels = examples(rows)
+    given = torch.from_numpy(features), labels
+    nested(*given, 2, Setting(3, FAST))
+    outer = [train for train, _ in StratifiedKFold(3, shuffle=True, random_state=1111).split(*given)]
+    used = [one for call in calls[1:] for one in call[3]]
+    calls.clear()
+    cross_validated(*given, rows - 19, 2, Setting(3, FAST).with_classifier(seed=7))
+    pairs = list(zip(sorted(outer, key=len), sorted(used, key=lambda one: len(one.train))))
+    for seed, train, held in (
+        *((FAST.seed, *pair) for pair in pairs),
+        (7, np.arange(rows - 19), calls[1][3][0]),
+    ):
+        order, count = np.random.RandomState(seed).permutation(len(train)), int(0.05 * len(train))
+        assert sorted(held.dev) == sorted(train[order[:count]])
+        assert sorted(held.train) == sorted(train[order[count:]])
 
 
 def test_folds_need_enough_examples_of_every_class():
