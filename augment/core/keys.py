@@ -63,15 +63,14 @@ def token_bits(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.nda
     low = state.astype(np.uint32)
     high = (state >> np.uint64(32)).astype(np.uint32)
     ends = np.cumsum(lengths, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
     # position * step + low = token * step + (low - start * step), modulo 2**32: no array of positions
     step = np.uint32(0x9E3779B9)
     low -= (ends - lengths).astype(np.uint32) * step
     bits = np.repeat(low, lengths)
     keys_high = np.repeat(high, lengths)
-    counter = np.arange(min(total, _TOKEN_BLOCK), dtype=np.uint32) * step
+    counter = np.arange(min(len(bits), _TOKEN_BLOCK), dtype=np.uint32) * step
     scratch = np.empty_like(counter)
-    for start in range(0, total, _TOKEN_BLOCK):
+    for start in range(0, len(bits), _TOKEN_BLOCK):
         block = bits[start : start + _TOKEN_BLOCK]
         shifted = scratch[: len(block)]
         block += counter[: len(block)]

@@ -2,10 +2,15 @@
 
 import itertools
 import random
+import runpy
+import sys
+from types import SimpleNamespace
 
+import pytest
 from native_sentences import PlainDraws, plain_cut, plain_look_alike, plain_word_spans
 from random_parses import words_of
 
+from augment.core import compiled
 from augment.rules.spelling import _urls, look_alike
 from augment.rules.word_order import cut, word_spans
 from augment.text.draws import Draws
@@ -82,3 +87,9 @@ def test_words_are_found_and_cut_as_in_python():
     assert [case for case in zip(texts, spans) if case[1] != plain_word_spans(case[0])] == []
     assert [case for case in zip(texts, some, left) if case[2] != plain_cut(*case[:2])] == []
     assert sum(map(len, spans)) > 50_000 and {len(text) for text in left} >= set(range(30))
+
+
+def test_a_module_of_other_sources_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "augment._native", SimpleNamespace(INTERFACE=compiled.INTERFACE - 1))
+    with pytest.raises(ImportError, match="has changed since it was compiled: run `make install`"):
+        runpy.run_path(compiled.__file__)

@@ -1,5 +1,7 @@
 """Which word may stand for another, and where: the kinds of mistakes that readers found, one by one."""
 
+import pytest
+
 from augment.rules import senses as lexical_senses
 from augment.rules.senses import substitutes
 from augment.text.word_forms import word_table
@@ -105,6 +107,13 @@ def test_antonyms_follow_the_usual_sense(words):
     words(senses.format(4, 6, 3, 7), "rich/poor known/unknown")
     # "known for" is in the list
     assert lemmas("antonyms", "rich", "a") == lemmas("antonyms", "known", "a") == set()
+
+
+@pytest.mark.parametrize("place", range(1, 6))
+def test_antonyms_are_of_the_first_three_senses(place, words):
+    earlier = "a | Happy=3 | |\n" * (place - 1)
+    words(earlier + "a | happy=3 | |\na | unhappy=9 | |", "happy/unhappy")
+    assert lemmas("antonyms", "happy", "a") == ({"unhappy"} if place <= 3 else set())
 
 
 def test_names_have_antonyms_too(words):

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from intent_files import layout
@@ -62,6 +63,63 @@ def run_until(seconds, codes, jobs, tmp_path, shutdown):
     )
     told = {unit: ("ended" if one.at_deadline else one.code, one.seconds) for unit, one in runs}
     return [told.get(unit) for unit in units]
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_every_unit_has_its_own_words_log_and_share(jobs, tmp_path, monkeypatch):
+    """And none begins after the deadline or a request to stop."""
+    units, seen, begun = [EvaluationJob("test", (f"a{n},b",)) for n in range(7)], {}, []
+
+    def stand_in(unit, words, log, environment, deadline, shutdown):
+        seen[unit] = words, log.name, environment["CUDA_VISIBLE_DEVICES"], environment["KEPT"]
+        return running.ProcessResult(0, float(unit.tasks[0][1]), "", False)
+
+    monkeypatch.setattr(running, "_run", stand_in)
+    monkeypatch.setattr(running, "_gpus", lambda: ["4", "7"])
+    stopped = SimpleNamespace(requested=lambda: 0)
+    words = {unit: [unit.name] for unit in units}
+    given = {"KEPT": "it", "CUDA_VISIBLE_DEVICES": "4,7"}
+
+    def done(left, stop=stopped):
+        end = time.monotonic() + left
+        return dict(
+            running.run_units(
+                units, words.__getitem__, tmp_path / "logs", given, jobs, end, stop, begun.append
+            )
+        )
+
+    assert {unit: one.seconds for unit, one in done(60).items()} == {
+        unit: float(number) for number, unit in enumerate(units)
+    }
+    assert sorted(begun, key=units.index) == units and (jobs > 1 or begun == units)
+    for unit, (said, log, gpu, kept) in seen.items():
+        assert (said, log, kept) == (
+            [unit.name],
+            unit.name.replace(" ", "-").replace(",", "-") + ".txt",
+            "it",
+        )
+        assert gpu == "4,7" if jobs == 1 else gpu in ("4", "7")
+    begun.clear()
+    assert done(-1) == {} == done(60, SimpleNamespace(requested=lambda: signal.SIGTERM)) and not begun
+
+
+@pytest.mark.parametrize(
+    ("jobs", "slot", "gpus", "own", "share"),
+    [
+        (1, 0, ["a", "b"], 0, {}),
+        (2, 1, ["a", "b"], 0, {"CUDA_VISIBLE_DEVICES": "b"}),
+        (3, 2, ["a", "b"], 4, {"CUDA_VISIBLE_DEVICES": "a"}),
+        (1, 0, [], 0, {}),
+        (2, 1, [], 4, {}),
+        (2, 1, [], 0, {"OMP_NUM_THREADS": "4"}),
+        (3, 1, [], 0, {"OMP_NUM_THREADS": "2"}),
+        (9, 1, [], 0, {"OMP_NUM_THREADS": "1"}),
+    ],
+)
+def test_a_process_has_a_gpu_or_its_part_of_eight_cores(jobs, slot, gpus, own, share, monkeypatch):
+    monkeypatch.setattr(running, "usable_cores", lambda: 8)
+    monkeypatch.setattr(running, "threads_of_user", lambda: own)
+    assert running._share(jobs, slot, gpus) == share
 
 
 @pytest.mark.full

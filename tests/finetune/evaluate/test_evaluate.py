@@ -243,6 +243,8 @@ def test_without_a_network_the_hub_is_asked_once(data, tmp_path):
 )
 def test_what_becomes_of_the_units_decides_the_exit_code(data, tmp_path, monkeypatch, became, code, said):
     def run_units(units, words_of, logs, environment, jobs, deadline, shutdown, begun):
+        assert deadline - time.monotonic() == pytest.approx(600, abs=60)
+        assert len({tuple(words_of(unit)) for unit in units}) == len(units) == 2
         for unit in units:
             end = next((end for name, end in became.items() if name in unit.name), "")
             if end == "never begins":
@@ -259,7 +261,7 @@ def test_what_becomes_of_the_units_decides_the_exit_code(data, tmp_path, monkeyp
 
     monkeypatch.setattr("finetune.evaluate.__main__.run_units", run_units)
     words = ["sts_layout:bag_of_words", "--eval-data", data, "--out", tmp_path, "--vectors", "none"]
-    printed = evaluate(*words, "--suite", "quick", code=code)
+    printed = evaluate(*words, "--suite", "quick", "--budget", "10m", code=code)
     assert said in printed and printed.count("FAILED") == list(became.values()).count("fails") + (
         "writes nothing" in became.values()
     )

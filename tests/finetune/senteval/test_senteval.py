@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,36 @@ def test_examples_come_in_the_order_that_the_folds_depend_on(folder):
         for a, b, y in zip(part.first, part.second, part.labels, strict=True)
     ]
     assert keys == sorted(keys)
+
+
+PAIRS = {
+    "MRPC": (3, 4, 0),
+    "SICK-E": (1, 2, 4),
+    "SICK-R-supervised": (1, 2, 3),
+    "STS-B-supervised": (5, 6, 4),
+}
+"""Columns of the first and second sentence and the label."""
+
+
+@pytest.mark.parametrize("name", [*PAIRS, "SNLI"])
+def test_every_pair_keeps_its_sides_and_label(name, folder):
+    """Against the cells of the files, in any order."""
+    task, read = TASKS[name], load(name, folder)
+    for number, part in enumerate(read.splits.values()):
+        if name == "SNLI":
+            split = ("train", "dev", "test")[number]
+            files = (folder / "SentEval" / "SNLI" / f"{kind}.{split}" for kind in ("s1", "s2", "labels"))
+            rows = zip(*(file.read_text().splitlines() for file in files), strict=True)
+        else:
+            lines = (folder / task.data.files[number]).read_text().splitlines()
+            cells = [line.split("\t") for line in lines if not line.startswith(("Quality", "pair_ID"))]
+            rows = [tuple(row[column] for column in PAIRS[name]) for row in cells]
+        labels = [label if not task.labels else task.labels[label] for label in part.labels.tolist()]
+        found = zip(part.first, part.second, labels, strict=True)
+        assert Counter(found) == Counter(
+            (" ".join(a.split()), " ".join(b.split()), label if task.labels else float(label))
+            for a, b, label in rows
+        )
 
 
 def test_labels_are_those_of_the_files(folder):
