@@ -1,10 +1,15 @@
 """GLUE: files as they are published, the files of the leaderboard."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from glue_files import write_glue
 from real_data import needs_data
 
+from finetune.glue.__main__ import write_predictions
+from finetune.glue.runs import GlueRun
+from finetune.results import Evaluation
 from finetune.tuning import tasks
 from pretrain.common.errors import UserError
 
@@ -74,3 +79,30 @@ def test_real_files_have_the_published_rows_or_it_is_said():
     assert not tasks.load("CoLA").notes
     mnli = tasks.load("MNLI")
     assert any("no dev_mismatched" in note for note in mnli.notes) == ("dev_mismatched" not in mnli.splits)
+
+
+def test_every_test_set_is_a_file_of_its_own_run(tmp_path):
+    """What was not predicted, has other rows or no test set is a note."""
+    runs = {task: GlueRun(task, 1, 1e-5, 16, 0.06) for task in ("MNLI", "RTE", "STS-B")}
+    eye, scores = np.eye(3)[[2, 0, 1, 1]], np.array([[0.1], [0.5]])
+    logits = {
+        "MNLI": {"MNLI/test_matched": eye, "MNLI/test_mismatched": eye[:3], "AX/test": eye[:2]},
+        "RTE": None,
+        "STS-B": {},
+    }
+    store = SimpleNamespace(predictions=lambda entry: logits[entry.task])
+    result = Evaluation("glue", "m", "cls", None, "p")
+    write_predictions(store, runs, tmp_path, result)
+    found = {path.name: path.read_text().split("\n") for path in tmp_path.iterdir()}
+    assert found == {
+        name: [*tasks.prediction_lines(tasks.TASKS[name.split("-")[0].split(".")[0]], values), ""]
+        for name, values in (("MNLI-m.tsv", eye), ("MNLI-mm.tsv", eye[:3]), ("AX.tsv", eye[:2]))
+    }
+    said = "\n".join(result.notes)
+    assert "RTE: no predictions on file for RTE seed 1, lr 1e-05, batch 16; the same command" in said
+    assert "STS-B: no test set here, so no STS-B.tsv" in said and not result.complete
+    assert "MNLI-m.tsv has 4 test rows here, 9,796 as published" in said and "no test_m" not in said
+    whole = np.tile(scores, (690, 1))[:1379]
+    logits["STS-B"], result = {"STS-B/test": whole}, Evaluation("glue", "m", "cls", None, "p")
+    write_predictions(store, {"STS-B": runs["STS-B"]}, tmp_path, result)
+    assert result.complete and (tmp_path / "STS-B.tsv").read_text().count("\n") == 1380
