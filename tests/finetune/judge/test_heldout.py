@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from finetune.judge.heldout import (
+    FEWEST,
     HALVES,
     MOST_QUERIES,
     _but_one,
     _halves,
     documents_of,
     is_copy,
+    make_sets,
     make_test,
     shingles,
     training_sources,
@@ -95,6 +97,33 @@ def test_records_to_train_on_are_pairs_of_the_same_kind(tmp_path):
     assert {(row["text"], row["positive"]) for row in pairs} <= {
         (row["title"], row["text"]) for row in rows + copies
     }
+
+
+def test_sets_of_a_text_have_every_kind_and_stay(tmp_path):
+    draw, text, folder = random.Random(1), tmp_path / "mine.txt", tmp_path / "sets"
+
+    def write(count):
+        def sentence():
+            return " ".join(draw.choices(WORDS, k=12)).capitalize() + "."
+
+        documents = (f"Article {n}\n{' '.join(sentence() for _ in range(6))}" for n in range(count))
+        text.write_text("\n\n".join(documents))
+
+    write(400)
+    make_sets(text, folder, ("title", "neighbour"))
+    for kind in ("title", "neighbour"):
+        made = read(folder / FOLDER / kind)
+        assert len(made.queries) >= FEWEST
+        for query, relevant in zip(made.queries, made.relevant, strict=True):
+            before = query + ("\n" if kind == "title" else " ")
+            assert relevant and all(f"{before}{made.documents[row]}" in text.read_text() for row in relevant)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    make_sets(text, folder, ("title",))
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    write(FEWEST // 2)
+    with pytest.raises(UserError, match=f"queries of kind title; a set needs {FEWEST}"):
+        make_sets(text, tmp_path / "few", ("title",))
+    assert not (tmp_path / "few").exists()
 
 
 def test_too_little_text_is_refused(tmp_path):

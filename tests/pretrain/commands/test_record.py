@@ -230,6 +230,26 @@ def test_a_record_beats_the_last_one_of_its_track(track, new, seconds, outcome, 
     assert f"[{track}-5](records/" in board.with_suffix(".md").read_text()
 
 
+def test_a_record_has_the_longest_time_the_best_steps_and_a_curve(tmp_path, monkeypatch):
+    runs = [tmp_path / f"seed-{seed}" for seed in (1, 12)]
+    for number, run in enumerate(runs):
+        run.mkdir()
+        scores = dict.fromkeys((*LEGS, DEV), 60.0 + number)
+        run.with_suffix(".json").write_text(json.dumps({"seconds": 9.5 - number, "scores": scores}))
+        rows = [{"step": 0, "wall_time": 1e9 + number}, {"step": 4, "wall_time": 1e9 + 7, "evaluation": {}}]
+        rows += [{"step": 5, "wall_time": 1e9 + 8.25, "evaluation": {"stsb-dev": 70.126}}]
+        (run / "metrics.jsonl").write_text("".join(map(to_line, rows)))
+    policy = {"step": 5, "progress": {"ledger": {"sequences": "a"}}}
+    monkeypatch.setattr(board_module, "read_policy", lambda best: policy | {"step": len(best.parent.name)})
+    made = board_module._record_of({"preparation": 3.25, "track": "cpu2-1m"}, runs)
+    assert made["seconds"] == {"from_shards": 9.5, "from_text": 12.8} and made["track"] == "cpu2-1m"
+    assert {seed: one["step"] for seed, one in made["seeds"].items()} == {"1": 6, "12": 7}
+    assert made["seeds"]["12"]["ledger"] == {"sequences": "a"} and made["seeds"]["12"]["seconds"] == 8.5
+    assert made["scores"] == {leg: summary_of([60.0, 61.0]) for leg in (*LEGS, DEV)}
+    curve = ["seed,step,seconds,stsb_dev", "1,5,8.2,70.13", "12,5,7.2,70.13"]
+    assert list(board_module._curve(runs)) == curve
+
+
 def test_a_record_says_what_its_seeds_say(tmp_path, monkeypatch):
     monkeypatch.setitem(TRACKS, "aimed", Track(10.0, target=59.0))
     (tmp_path / "recipe.yaml").write_text("train: {}\n")

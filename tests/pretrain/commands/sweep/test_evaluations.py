@@ -14,6 +14,7 @@ from sweep_helpers import ROOT, entries_of, write_sts, write_sweep
 
 from augment.spec.grammar import parse
 from finetune.answers import Answers
+from pretrain.commands.sweep import evaluations
 from pretrain.commands.sweep.__main__ import plan
 from pretrain.commands.sweep.evaluations import EvaluatedModel, evaluate, metric, models_of
 from pretrain.commands.sweep.file import expand, read_sweep
@@ -107,6 +108,36 @@ child = os.fork()
 pathlib.Path(f"{{'child' if child == 0 else 'parent'}}").write_text(str(os.getpid()))
 time.sleep(600)
 """
+
+
+def test_what_has_no_figures_yet_is_evaluated_once(tmp_path, monkeypatch):
+    done, model = evaluated(tmp_path / "done", "sts"), EvaluatedModel("n", "cls", tmp_path / "n")
+    twice, started, printed = EvaluatedModel("n", "cls", tmp_path / "n"), [], []
+
+    def start(words, log, environment):
+        log.write_text("error: no luck\n")
+        started.append((words[2], words[-1], log.name, environment["KEY"]))
+        return words[2]
+
+    monkeypatch.setattr(evaluations, "start_logged", start)
+    monkeypatch.setattr(evaluations, "wait_for_end", lambda process, look: 3 * ("geometry" in process))
+    trainer = SimpleNamespace(
+        environment={"KEY": "it"}, print_line=printed.append, check_for_stop=lambda: None
+    )
+    evaluate([done, model, twice], {"sts": "", "geometry": "--measure sts"}, trainer)
+    where = {name: str(tmp_path / name) for name in ("done", "n")}
+    assert started == [
+        ("finetune.geometry", where["done"], "geometry.txt", "it"),
+        ("finetune.sts", where["n"], "sts.txt", "it"),
+        ("finetune.geometry", where["n"], "geometry.txt", "it"),
+    ]
+    assert printed == [
+        "[1/3] geometry of m",
+        "  FAILED (3): error: no luck",
+        "[2/3] sts of n",
+        "[3/3] geometry of n",
+        "  FAILED (3): error: no luck",
+    ]
 
 
 @pytest.mark.full
