@@ -110,8 +110,6 @@ def is_plural(sentence: ParsedSentence, i: int) -> bool:
         other = sentence.lower(child)
         if other in _PLURAL_DETERMINERS:
             return True
-        if sentence.relation(child) == "nummod" and other not in ("one", "1") and word[-1:] != "s":
-            return sentence.tags[i] not in ("NNP", "NN")
     return False
 
 
@@ -152,7 +150,7 @@ def finite_form(lemma: str, tense: str, person: int, plural: bool) -> str:
     """Return the form of a verb in the "present" or "past" of a person."""
     if lemma == "be":
         if tense == "past":
-            return "were" if plural or person == 2 else "was"
+            return "were" if plural else "was"
         return _PRESENT_BE.get((person, plural), "are")
     form = inflect(lemma, "VBD" if tense == "past" else "VBZ" if person == 3 and not plural else "VB")
     return form or lemma

@@ -28,6 +28,12 @@ def many_parses():
     return {language: list(_parses(range(4_000, 20_000), language)) for language in ("en", "zh")}
 
 
+def test_a_sentence_is_equal_to_its_copy_whatever_was_asked_of_it():
+    for one, other in zip(_parses(range(20), "en"), _parses(range(20), "en"), strict=True):
+        one[1].children(0), one[1].subtree(0)
+        assert one == other and hash(one[1]) == hash(other[1]) and repr(one) == repr(other)
+
+
 def _parses(numbers, language):
     return ((number, random_parse(number, language)) for number in numbers)
 

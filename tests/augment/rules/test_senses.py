@@ -116,6 +116,17 @@ def test_antonyms_are_of_the_first_three_senses(place, words):
     assert lemmas("antonyms", "happy", "a") == ({"unhappy"} if place <= 3 else set())
 
 
+@pytest.mark.parametrize(
+    ("name", "usable"),
+    [("rapid", True), ("Rapid", False), ("pdq", False), ("very_fast", False), ("a1", False)],
+)
+def test_what_is_written_as_no_word_of_english_is_no_antonym(name, usable, words, monkeypatch):
+    """Capitals, several words, and what has no vowel behind its first letter."""
+    monkeypatch.setattr(lexical_senses, "uses", lambda lemma, part: "")
+    words(f"a | dull | |\na | {name} | |", f"dull/{name}")
+    assert lemmas("antonyms", "dull", "a") == ({name} if usable else set())
+
+
 def test_names_have_antonyms_too(words):
     source = words("a | Gentile_Greek | |\na | native | |\na | Roman Latin | |", "native/Gentile_Greek")
     for lemma in ("gentile greek", "Gentile Greek"):

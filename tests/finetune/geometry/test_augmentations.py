@@ -7,12 +7,28 @@ from word_sentences import sentences
 
 from augment.core.errors import AugmentationError
 from finetune.encoders.models import open_model
-from finetune.geometry.augmentations import AugmentedSentences, compare
+from finetune.geometry.augmentations import AugmentedSentences, compare, jaccard
 
 
 def letters(texts):
     """A function for an encoder: counts of letters."""
     return np.array([[text.count(letter) for letter in "abcdefghijklm"] for text in texts], np.float32) + 0.01
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "share"),
+    [
+        ("a dog barks", "A dog sings", 2 / 4),
+        ("", "!", 1),
+        ("", "dog", 0),
+        ("dog", "", 0),
+        ("dog dog", "dog", 1),
+        ("我爱dog", "我 dog", 2 / 3),
+        ("well-known it's", "well known its", 0),
+    ],
+)
+def test_jaccard_is_of_words_and_of_chinese_characters(first, second, share):
+    assert jaccard(first, second) == share
 
 
 def test_vectors_of_tokens_are_those_of_text(folder):

@@ -1,6 +1,7 @@
 """The geometry command on a small data folder."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -110,6 +111,17 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
     # of tokens: nothing is parsed
     call(geometry.geometry, folder, pooling="mean", **flags, aug="reorder")
     assert len(asked) == 1
+
+
+def test_synonyms_are_of_the_named_file(folder, data, tmp_path):
+    first, second = WORDS[:2]
+    (tmp_path / "mine.json").write_text(json.dumps({first: [second]}))
+    (tmp_path / "texts.txt").write_text("".join(f"{first} {n}\n" for n in range(20)))
+    flags = {"text_file": tmp_path / "texts.txt", "synonyms": tmp_path / "mine.json", "out": tmp_path}
+    call(
+        geometry.geometry, folder, pooling="mean", eval_data=data, measure="augmentation", aug="subs", **flags
+    )
+    assert read(tmp_path / "geometry-mean.json").tasks["augmentation/subs"].scores["changed"] > 0
 
 
 def unparsed(text):

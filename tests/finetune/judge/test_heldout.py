@@ -126,6 +126,12 @@ def test_sets_of_a_text_have_every_kind_and_stay(tmp_path):
     assert not (tmp_path / "few").exists()
 
 
+def test_queries_have_the_number_of_their_document(tmp_path):
+    numbers = [40, 7, 40, 12, 7]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps({"document": one}) + "\n" for one in numbers))
+    assert documents_of(tmp_path).tolist() == [2, 0, 2, 1, 0]
+
+
 def test_too_little_text_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text(
         "One line of text that is long enough.\nAnother one, just as long as it.\n"
