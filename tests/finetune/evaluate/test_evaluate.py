@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commands import call
@@ -260,6 +261,8 @@ def test_what_becomes_of_the_units_decides_the_exit_code(data, tmp_path, monkeyp
             yield unit, ProcessResult(int(end in ("fails", "is ended")), 1.0, "no luck", end == "is ended")
 
     monkeypatch.setattr("finetune.evaluate.__main__.run_units", run_units)
+    stand_in = SimpleNamespace(requested=lambda: 0)  # which leaves this process's signals as they are
+    monkeypatch.setattr("finetune.evaluate.__main__.Shutdown", lambda *_, **__: stand_in)
     words = ["sts_layout:bag_of_words", "--eval-data", data, "--out", tmp_path, "--vectors", "none"]
     printed = evaluate(*words, "--suite", "quick", "--budget", "10m", code=code)
     assert said in printed and printed.count("FAILED") == list(became.values()).count("fails") + (

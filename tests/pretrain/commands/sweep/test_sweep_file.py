@@ -15,6 +15,7 @@ from pretrain.common.errors import UserError
         ({"rows": {}}, ["rows", "none"]),
         ({"rows": {"one": {"sett": {}}}}, ["rows.one.sett"]),
         ({"seeds": [1, 1]}, ["seeds"]),
+        ({"seeds": [3, -1]}, ["seeds [3, -1]: give different whole numbers from 0 on"]),
         ({"recipe": None}, ["one", "recipe"]),
         (
             {"columns": {"STS-B": "sts.STS-B"}, "rows": {"one": {"paper": {"STS-b": 1.0}}}},

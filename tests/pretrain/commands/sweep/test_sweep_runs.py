@@ -1,9 +1,14 @@
 """The runs of a sweep: their identity, sharing, errors."""
 
+import sys
+from types import SimpleNamespace
+
+import pytest
 from sweep_helpers import entries_of
 
-from pretrain.commands.sweep.runs import SweepPlan, identity
+from pretrain.commands.sweep.runs import StopRequested, SweepPlan, Trainer, identity
 from pretrain.common.processes import failure_line
+from pretrain.common.shutdown import INTERRUPT, REQUEUE, STOP, TERMINATE
 
 
 def point(tmp_path, **given):
@@ -55,6 +60,54 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
             digest(**given, **{key: path}) for path in ("model", tmp_path / "model", "hub")
         )
         assert named == whole != other, key
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    """A trainer that leaves this process's signals as they are, and keeps what it prints."""
+    stand_in = SimpleNamespace(requested=lambda: 0)
+    monkeypatch.setattr("pretrain.common.shutdown.Shutdown", lambda *_, **__: stand_in)
+    printed = []
+    made = Trainer([], {}, printed.append)
+    made.printed = printed
+    return made
+
+
+@pytest.mark.parametrize("explained", [False, True])
+@pytest.mark.parametrize("code", [0, 1, 2, 75, 130, 143])
+def test_only_a_run_that_was_asked_to_stop_stops_the_sweep(code, explained, trainer, tmp_path, monkeypatch):
+    """A status that a fault gave, which the run's folder explains, is the failure of that run alone."""
+    (run,) = SweepPlan([point(tmp_path, data__folder="d")], [42], tmp_path / "out").runs
+    words = []
+
+    def process(given, folder):
+        words.extend(given)
+        (folder / "log.txt").write_text("error: no luck\n")
+        return code
+
+    monkeypatch.setattr(trainer, "_process", process)
+    monkeypatch.setattr("pretrain.watch.ending.read_verdict", lambda folder: explained or None)
+    requests = {0: STOP, 75: REQUEUE, 130: INTERRUPT, 143: TERMINATE}
+    if code in requests and not explained:
+        with pytest.raises(StopRequested) as stopped:
+            trainer.train(run, "")
+        assert stopped.value.request == requests[code] and trainer.failures == {}
+    else:
+        assert trainer.train(run, "[1/1] ") is False
+        assert trainer.failures == {run.name: "error: no luck"}
+        begun, failed = trainer.printed
+        assert begun.startswith(f"[1/1] {run.name}, ") and f"FAILED ({code}): error: no luck" in failed
+    assert words[0] == sys.executable and "--checkpoint.resume" in " ".join(words)
+
+
+def test_a_finished_run_is_not_trained_again(trainer, tmp_path, monkeypatch):
+    (run,) = SweepPlan([point(tmp_path, data__folder="d")], [42], tmp_path / "out").runs
+    monkeypatch.setattr(trainer, "_process", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(type(run), "state", "done")
+    assert trainer.train(run, "") is True
+    monkeypatch.setattr(trainer.shutdown, "requested", lambda: TERMINATE)
+    with pytest.raises(StopRequested):
+        trainer.train(run, "")
 
 
 def test_rows_with_the_same_settings_share_a_run(tmp_path):
