@@ -7,6 +7,7 @@ from parse_builder import outcomes, parse
 from sda_sentences import SOUND
 
 from augment.rules.contractions import auxiliary_negation_removal
+from augment.sda.english import clause_of, is_assertion
 from augment.sda.entries import dn, mv, neg, pi
 
 
@@ -281,3 +282,14 @@ def test_no_modal_verb(text, annotation):
 )  # fmt: skip
 def test_removal_of_a_negated_auxiliary(text, annotation, expected):
     assert outcomes(auxiliary_negation_removal, parse(text, annotation)) == {expected}
+
+
+@pytest.mark.parametrize(
+    ("mark", "states"), [(".", True), ("!", True), ("?", False), ("??", False), ("?!", False)]
+)
+def test_a_clause_with_a_question_mark_states_nothing(mark, states):
+    """Wherever it stands: here the text goes on."""
+    words = f"He/PRP/nsubj/2 left/VBD/ROOT/0 {mark}/./punct/2 No/UH/parataxis/2 ././punct/4"
+    sentence = parse(f"He left{mark} No.", words)
+    clause = clause_of(sentence, 1)
+    assert clause is not None and is_assertion(sentence, clause) == states

@@ -85,6 +85,40 @@ def test_the_recipe_of_a_record_is_one_file(begun):
     begun.start(recipe=kept)  # is the same
 
 
+def test_the_board_sets_seed_places_choice_and_checkpoints(tmp_path):
+    (tmp_path / "r.yaml").write_text("evaluate: {best_by: partner_loss}\ncheckpoint: {keep: 1}\n")
+    found = tracks.settings_of(tmp_path / "r.yaml", 7, tmp_path / "data", tmp_path / "run")
+    assert (found.train.seed, found.data.folder, found.folder) == (7, tmp_path / "data", tmp_path / "run")
+    assert (found.evaluate.best_by, found.checkpoint.keep) == ("stsb-dev", 1000)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"), [(50.0, ""), (61.0, "was there after 61.0 s, and the track gives 60")]
+)
+def test_what_is_derived_of_the_best_counts_in_the_time(made, said, tmp_path, monkeypatch):
+    run = tmp_path / "seed-1"
+    monkeypatch.setattr(training, "time", SimpleNamespace(time=lambda: 1e9))
+    monkeypatch.setattr(training, "start_logged", lambda *_: None)
+    monkeypatch.setattr(training, "wait_for_end", lambda *_, **__: write_best(run, "it", 1e9 + 40) or 0)
+
+    def derived(derive, best, data, out):
+        assert (derive, best, data, out) == ("remove=1", run / "best", tmp_path / "data", run / "derived")
+        out.mkdir()
+        (out / WEIGHTS).touch()
+        os.utime(out / WEIGHTS, (1e9 + made,) * 2)
+
+    monkeypatch.setattr(training, "make_derived", derived)
+
+    def train():
+        return training._train(Track(60), "remove=1", 1, tmp_path / "data", tmp_path, run)
+
+    if not said:
+        assert train() == made
+    else:
+        with pytest.raises(UserError, match=said):
+            train()
+
+
 def test_runs_that_start_has_not_made_stay(begun):
     (begun.out / "seed-7").mkdir(parents=True)
     with pytest.raises(UserError, match="holds runs that `clearly record start` has not made: choose"):
