@@ -231,8 +231,8 @@ def _different_values(where: str, recorded: dict, made: dict, tolerance: float) 
 def _agree(old: Any, new: Any, tolerance: float) -> bool:
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return all(_agree(a, b, tolerance) for a, b in zip(old, new, strict=True))
-    if tolerance and isinstance(old, float) and isinstance(new, float):
-        return math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance) or old != old != new
+    if tolerance and isinstance(old, float) and isinstance(new, float) and not math.isnan(old):
+        return math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance)
     return repr(old) == repr(new)
 
 
