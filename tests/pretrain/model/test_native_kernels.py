@@ -87,7 +87,9 @@ def compare(name, tensors, gradients, *arguments, blur=0.0):
         called = partial(norm_dropout, kernels) if name == "norm_dropout" else getattr(kernels, name)
         return lambda *x: called(*x, *arguments)
 
-    outputs, own = run(kernel(native), tensors, gradients)
+    with patch.object(native, "call", wraps=native.call) as called:
+        outputs, own = run(kernel(native), tensors, gradients)
+    assert called.call_count == 2  # forward and backward, and not the plain ones
     wide = [None if x is None else x.double() for x in tensors]
     expected, reference = run(kernel(plain), wide, gradients)
     for found, right in zip(outputs, expected):
@@ -272,6 +274,12 @@ def test_other_types_go_to_the_plain_kernels():
     assert torch.equal(native.bias_gelu(x, weight), plain.bias_gelu(x, weight))
     added, normed = add_norm(native, x.half(), None, x.float(), weight.float(), None, 1e-5, None)
     assert added.dtype == normed.dtype == torch.float32
+    qkv, layout = normal(9, 3, 2, 8, dtype=torch.float64), make_layout([4, 5], 0)
+    assert torch.equal(
+        native.attention(qkv, layout, 0.3, None, None), plain.attention(qkv, layout, 0.3, None, None)
+    )
+    assert torch.equal(native.gelu_gate(x), plain.gelu_gate(x))
+    assert torch.equal(*(norm_dropout(how, x, weight, None, 1e-5, None) for how in (native, plain)))
     assert kernels_for(CPU, torch.float64) is plain
     assert kernels_for(CPU, torch.bfloat16) is kernels_for(CPU, torch.float32) is native
 
