@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from checkpoint_helpers import PlainEngine, save
+from step.threaded_ranks import ThreadedRanks
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.engine_state import engine_state
@@ -226,3 +227,39 @@ def test_zeros_are_kept_by_who_holds_views_of_them():
     plain = engine_state(whole)
     plain.prepare({id(whole.module.bias): ["exp_avg", "exp_avg_sq"]})
     assert plain.moment_keys(whole.module.bias) and not plain.moment_keys(whole.module.weight)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("world,again", [(1, 3), (2, 3), (3, 2), (5, 1)])
+def test_a_checkpoint_of_parts_is_whole_and_is_read_by_any_number_of_ranks(
+    stage, world, again, tmp_path, monkeypatch
+):
+    """Parts of a tensor travel to the rank that writes it; files are small."""
+    engines = [partitioned(stage, rank, world) for rank in range(world)]
+    series, wanted = ["parameters", "exp_avg", "exp_avg_sq"], {}
+    for engine in engines:
+        view = engine_state(engine)
+        view.prepare({id(p): series[1:] for p in list(engine.module)[:3]})
+        view.set_scalars({id(p): {"step": 6} for p in list(engine.module)[:3]})
+        for kind in series:
+            for name, p in list(view.named_parameters())[: 4 if kind == "parameters" else 3]:
+                whole = wanted.setdefault((kind, name), torch.randn(p.ds_numel if stage == 3 else p.numel()))
+                key = None if kind == "parameters" else kind
+                view.set(p, key, whole[view.wanted(p, key)].clone())
+    ranks = ThreadedRanks(world, monkeypatch)
+    (folder,) = set(ranks.run(lambda rank: save(tmp_path, engines[rank], {"step": 6}, 1, max_file_bytes=30)))
+    assert store.problem_with(folder) is None
+    found = {(kind, name): tensor for kind in series for name, tensor in store.read_tensors(folder, kind)}
+    assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in found)
+    assert len(list(folder.glob("parameters-*"))) > 1
+    others = [partitioned(stage, rank, again) for rank in range(again)]
+    ThreadedRanks(again, monkeypatch).run(lambda rank: store.load(folder, others[rank]))
+    for engine in others:
+        view = engine_state(engine)
+        for name, p in view.named_parameters():
+            assert view.scalars(p) == ({} if name == "3" else {"step": 6})
+            for key in (None, *view.moment_keys(p)):
+                part, whole = view.part(p, key), wanted[key or "parameters", name]
+                if part is not None:
+                    assert torch.equal(part.values, whole[part.start : part.start + len(part.values)])
+        assert engine.calls[-1] in ("update", "epilogue")

@@ -1,11 +1,16 @@
 """Ranks as threads of one process: what a step asks of an engine and of torch.distributed."""
 
 import threading
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+
+from pretrain.checkpoint import saver
+from pretrain.common import ranks
 
 CPU = torch.device("cpu")
 
@@ -47,10 +52,16 @@ class ThreadedRanks:
             self.all_gather_into_tensor,
             self.all_gather_object,
             self.all_to_all_single,
+            self.broadcast_object_list,
+            self.isend,
+            self.recv,
         )
         for function in ours:
             monkeypatch.setattr(dist, function.__name__, function)
+        self._sent = defaultdict(SimpleQueue)  # (from, to, tag) -> tensors
         monkeypatch.setattr(dist, "is_initialized", lambda: True)
+        monkeypatch.setattr(ranks, "host_group", lambda: None)
+        monkeypatch.setattr(saver, "new_host_group", lambda: None)
         monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
 
     def run(self, action) -> list:
@@ -96,6 +107,15 @@ class ThreadedRanks:
 
     def all_gather_object(self, every, value, group=None):
         every[:] = self._exchange(value)
+
+    def broadcast_object_list(self, values, src=0, group=None):
+        values[:] = self._exchange(list(values))[src]
+
+    def isend(self, tensor, rank, group=None, tag=0):
+        self._sent[self._own.rank, rank, tag].put(tensor.clone())
+
+    def recv(self, tensor, rank, group=None, tag=0):
+        tensor.copy_(self._sent[rank, self._own.rank, tag].get(timeout=60))
 
     def all_to_all_single(self, coming, sent, coming_sizes, sent_sizes, group=None):
         parts = [parts[self._own.rank] for parts in self._exchange(sent.split(sent_sizes))]
