@@ -1,5 +1,6 @@
 """What `verify --replay` compares, what it cannot do again, and what it draws: without doing a step."""
 
+import hashlib
 import math
 from dataclasses import asdict
 from itertools import count
@@ -10,11 +11,12 @@ import torch
 from safetensors.torch import save_file
 
 from pretrain.commands.verify import stretches
-from pretrain.commands.verify.files import Saved
+from pretrain.commands.verify.files import Saved, _check_settings
 from pretrain.commands.verify.stretches import Stretch
 from pretrain.common.errors import UserError
-from pretrain.config.recipe import load_config
+from pretrain.config.recipe import as_yaml, load_config
 from pretrain.step.progress import Progress
+from pretrain.telemetry.metrics_file import NO_LINES, chained
 
 CONFIG = load_config(None, {"folder": "r"}).model_dump(mode="json")
 
@@ -286,7 +288,7 @@ def test_stretches_are_drawn_by_the_seed_and_done_in_order(run_of_four, capsys):
     )
     assert "steps 13 to 16: as recorded, bit for bit\nexport/ of step 16: as its checkpoint\n" in said
     drawn = set()
-    for seed in range(20):
+    for seed in range(6):
         (good, two), (_, same) = (run_of_four(number=2, seed=seed) for _ in range(2))
         begins = [one.begin for one in two]
         assert good and two == same and len(two) == 2 and begins == sorted(begins)
@@ -318,3 +320,35 @@ def test_stretches_that_cannot_be_done_again_are_said_together(run_of_four, caps
     assert "doing 2 of 2 stretches again" in said and "--checkpoint.keep_every N" in said
     with pytest.raises(UserError, match=r"no steps of .* between two checkpoints"):
         run_of_four(resumed=[1, 5, 9, 13])
+
+
+def test_settings_are_those_whose_digest_was_recorded_before(tmp_path):
+    """A checkpoint's are of the last start before it; config.yaml is of the last of all."""
+    configs = [load_config(None, {"folder": "r", "train.lr": lr}) for lr in (1e-3, 2e-3)]
+    texts = [as_yaml(config.model_dump(mode="json")) for config in configs]
+    rows = [{"config_sha256": hashlib.sha256(text.encode()).hexdigest(), "step": 0} for text in texts]
+    lines, places = b"", [NO_LINES]
+    for row in (rows[0], {"step": 4, "loss": 1.0}, rows[1], {"step": 8, "loss": 1.0}):
+        line, place = chained(row, places[-1])
+        lines, places = lines + line, [*places, place]
+
+    def faults(of_file, *of_saved):
+        (tmp_path / "config.yaml").write_text(texts[of_file])
+        newest = configs[1].model_dump(mode="json")
+        made = [
+            saved(4 * place, progress={"rows": places[place]})._replace(
+                config=configs[number].model_dump(mode="json")
+            )
+            for place, number in of_saved
+        ]
+        return list(_check_settings(tmp_path, lines.splitlines(keepends=True), newest, made))
+
+    assert not faults(1, (2, 0), (4, 1))
+    assert faults(0) == ["config.yaml is not as the run wrote it: train.lr is 0.001, and was 0.002"]
+    for place, number in ((2, 1), (4, 0), (1, 1), (3, 0)):
+        (said,) = faults(1, (place, number))
+        assert said.startswith(f"step-{4 * place:08d} has other settings than those whose digest")
+    (tmp_path / "config.yaml").write_text(texts[1] + "# more\n")
+    assert list(_check_settings(tmp_path, lines.splitlines(keepends=True), {}, [])) == [
+        "config.yaml is not as the run wrote it: its text differs"
+    ]
