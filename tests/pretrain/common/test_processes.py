@@ -1,9 +1,27 @@
 """What a command that runs another one makes of the other's end."""
 
+import os
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
 import pytest
+from run_helpers import ROOT
 
 from pretrain.common.errors import UserError
-from pretrain.common.processes import run_to_end
+from pretrain.common.processes import (
+    end_session,
+    failure_line,
+    free_port,
+    no_rank,
+    run_module,
+    run_to_end,
+    start_logged,
+    stat_fields,
+    wait_for_end,
+)
 from pretrain.common.shutdown import EXIT_BUDGET, EXIT_CODES, TERMINATE
 
 STOPPED = EXIT_CODES[TERMINATE]
@@ -26,3 +44,88 @@ def test_only_what_did_not_come_to_its_end_is_an_error(end, tmp_path, monkeypatc
         return run_to_end("ending", ["a", "b"], "Say it again")
     with pytest.raises(UserError, match=expected):
         run_to_end("ending", ["a", "b"], "Say it again")
+
+
+def test_a_logged_process_is_waited_for_and_looked_at(tmp_path):
+    log, looked = tmp_path / "log", []
+    log.write_text("before\n")
+    environment = {"PATH": os.environ["PATH"], "OWN": "value"}
+    code = "echo $OWN; echo error >&2; ps -o sid= $$; sleep 0.3; exit 3"
+    process = start_logged(["sh", "-c", code], log, environment, append=True)
+    assert wait_for_end(process, lambda: looked.append(process.poll()), every=0.02) == 3
+    assert len(looked) >= 3 and set(looked) == {None}
+    *lines, session = log.read_text().split()
+    assert lines == ["before", "value", "error"] and int(session) == process.pid
+    assert wait_for_end(start_logged(["sh", "-c", "exit 0"], log, environment), looked.clear) == 0
+    assert log.read_text() == ""
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_what_is_raised_while_waiting_ends_the_process_and_its_children(tmp_path, ignores, monkeypatch):
+    """Those that ignore Ctrl-C, too."""
+    monkeypatch.setattr(end_session, "__defaults__", (0.3,))
+    trap = 'trap "" INT; ' if ignores else ""
+    code = f"{trap}sleep 60 & echo $! > {tmp_path}/child; wait"
+    process = start_logged(["bash", "-c", code], tmp_path / "log", dict(os.environ))
+
+    def look():
+        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        wait_for_end(process, look, every=0.02)
+    assert time.monotonic() - began < 30 and process.poll() is not None
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):
+        if (stat_fields(child) or "Z")[0] == "Z":
+            break
+        time.sleep(0.05)
+    assert (stat_fields(child) or "Z")[0] == "Z"
+
+
+def test_a_free_port_can_be_taken():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port := free_port()))
+        assert port > 0 and free_port() != port
+
+
+def test_a_process_that_is_no_rank_imports_this_project(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PYTHONPATH", f"/other{os.pathsep}{ROOT}")
+    monkeypatch.setenv("OWN", "kept")
+    made = no_rank()
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & made.keys() and made["OWN"] == "kept"
+    assert made["PYTHONPATH"] == f"{ROOT}{os.pathsep}/other"
+
+
+def test_a_module_that_fails_says_so(monkeypatch):
+    ran = []
+
+    def run(words, env):
+        ran.append(words)
+        return SimpleNamespace(returncode=len(ran) - 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    run_module("json.tool", ["--help"], "this")
+    assert ran == [[sys.executable, "-m", "json.tool", "--help"]]
+    with pytest.raises(UserError, match=r"this failed \(exit 1\); the reason is above\."):
+        run_module("json.tool", [], "this")
+
+
+@pytest.mark.parametrize(
+    "printed,reason",
+    [
+        ("", "it printed nothing"),
+        ("\n \n", "it printed nothing"),
+        ("one\ntwo\n\n", "two"),
+        ("error: disk\nbye\n", "error: disk"),
+        ("error: disk\n[rank 1] error: memory\nbye\n", "[rank 1] error: memory"),
+        ("error: disk\nerror: it failed; the reason is above.\n", "error: disk"),
+        ("error: it failed; the reason is above.\n", "error: it failed; the reason is above."),
+    ],
+)
+def test_the_last_error_with_a_reason(tmp_path, printed, reason):
+    (tmp_path / "log").write_text(printed)
+    assert failure_line(tmp_path / "log") == reason

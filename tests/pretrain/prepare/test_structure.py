@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from pretrain.config.data import Source
+from pretrain.prepare.sources import structure
 from pretrain.prepare.sources.markup import HTML, MARKDOWN, RESTRUCTURED, WIKITEXT, sections
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.rows import RowFaults
@@ -371,3 +372,62 @@ def test_neighbours_share_no_sentence():
 def test_a_long_passage_is_cut_between_words():
     ((_, passage),) = pairs_of(Document("word " * 1000, title="Words"), ["columns"])["columns"]
     assert 990 < len(passage) <= 1000 and passage.endswith("word")
+
+
+def words(count: int, end: str = ".") -> str:
+    return " ".join(f"word{'abcdefghijklmnopqrstuvwxyz'[n % 26]}" for n in range(count)) + end
+
+
+@pytest.mark.parametrize(
+    "kind,first,second", [("columns", 1, 3), ("heading", 1, 5), ("title", 1, 5), ("neighbour", 4, 4)]
+)
+def test_pairs_have_so_many_words_at_least(kind, first, second):
+    counts: Counter[str] = Counter()
+    enough = (words(first), words(second))
+    assert list(structure._sound(kind, [enough], counts)) == [enough] and not counts
+    for short in ((words(first - 1, "." if first > 1 else ""), words(9)), (words(9), words(second - 1))):
+        assert not list(structure._sound(kind, [short], counts)) and not list(
+            structure._sound(kind, [short], None)
+        )
+    assert counts == {"pairs_too_short": 2}
+
+
+def test_lists_are_no_sections_and_passages_are_cut_at_a_word():
+    counts: Counter[str] = Counter()
+    names = ("See also", "one name\nother name, and name\n")
+    assert not list(structure._sound("heading", [names], counts)) and counts == {"pairs_of_lists": 1}
+    assert [
+        structure._is_list(text) for text in (words(4, ""), words(5, ""), "One. Two.", words(3, "") + ".")
+    ] == [*(True, False, False, False)]
+    # in the mean: of 4 and of 6 words
+    assert not structure._is_list(f"{words(4, '')}\n{words(6, '')}")
+    assert structure._is_list(f"{words(4, '')}, {words(5, '')}")
+    ((_, text),) = structure._sound("title", [("Title", words(400))], counts)
+    assert words(400).startswith(f"{text} ") and 990 < len(text) <= 1000
+    exact = "a" * 500 + " " + "b" * 499
+    assert structure._cut(exact) == exact and structure._cut(f"{exact}b") == "a" * 500
+
+
+@pytest.mark.parametrize("length,found", [(1, True), (15, True), (16, False)])
+def test_a_title_is_a_short_first_line_that_ends_no_sentence(length, found):
+    title = words(length, "")
+    document = structure.Document(f"{title}\nThe rest.\nMore.")
+    assert structure._titled(document) == ([(title, "The rest.\nMore.")] if found else [])
+    for end in ".!?:;,…。！？":
+        assert not structure._titled(structure.Document(f"{title}{end}\nThe rest."))
+    assert not structure._titled(structure.Document(title)) and not structure._titled(
+        structure.Document(f"{title}\n ")
+    )
+    assert not structure._titled(structure.Document(f"{title}\nThe rest.", title="Own"))
+
+
+def test_each_sentence_is_the_neighbour_of_one_other():
+    text = "One is here. Two is here. Three is here. Four is here. Five is here."
+    assert structure._neighbours(structure.Document(text)) == [
+        ("One is here.", "Two is here."),
+        ("Three is here.", "Four is here."),
+    ]
+    parted = structure.Document.of_sections(
+        [("Head", "One is here. Two is here."), ("Other", "Three is here.")]
+    )
+    assert structure._neighbours(parted) == [("One is here.", "Two is here.")]
