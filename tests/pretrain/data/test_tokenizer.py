@@ -122,6 +122,7 @@ def test_encode_equals_the_tokenizer_itself():
     tokenizer = train_tokenizer(iter(corpus()), "bpe", 320)
     texts = [*corpus(50), "", "x"]
     batch = encode(tokenizer.backend_tokenizer, texts, batch=7)
+    assert len(batch) == len(texts)
     for number, text in enumerate(texts):
         assert batch[number].tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
 

@@ -27,6 +27,7 @@ from pretrain.prepare.sentences import sentences_of, split_sentences
         "Wait... what? | Nothing…",
         "He has a Ph.D. in physics. | We saw him (it was late.) | Then we left.",
         "Am 26. März 1748 kam er. | Im 19. Jahrhundert nicht. | Er war 26. | Sie ging.",
+        "Es fing an. | März war kalt. | Am 126. | März war warm.",
         "Er sagte: „Komm her.“ | Dann ging er bzw. Käthe, vgl. Abs. 3, nach Köln. | »Ja.« | Sie blieb.",
         "Das gilt z. B. für Köln, d. h. u. a. den Dom. | „Komm!“, rief er.",
     ],

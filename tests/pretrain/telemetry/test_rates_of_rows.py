@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from step.threaded_ranks import ThreadedRanks
 
 from augment.core.ragged import Ragged
 from pretrain.common.transfer import Numbers
@@ -133,3 +134,48 @@ def test_every_step_is_in_one_row_and_one_with_a_fault_in_none(tmp_path):
     for name, values in {"lr": [0.1, 0.3, 0.6], "tokens": [10, 30, 60], "steps_done": [1, 3, 6]}.items():
         assert [row[name] for row in rows] == values
     assert progress.skipped_steps == 2 and log.window.steps == 2  # 7 and 8, for the next row
+
+
+def test_rank_zero_measures_and_a_row_names_the_slowest_rank(tmp_path, monkeypatch):
+    """Of three ranks, of which the second takes four times as long in what is its own; one step is float16's
+    overflow, and one has damaged data."""
+    config = load_config(None, {"train.steps": "9", "train.warmup_steps": "1"})
+    substitution = {"chunk": 3, "reason": "flipped", "lane": 1, "replacement": 5, "step": 1}
+    monkeypatch.setattr("pretrain.step.log.host_group", lambda: None)
+    measured, parts = [], {"data": 1.0, "encode": 2.0, "loss": 4.0, "other": 1.0}
+
+    def run(rank):
+        progress = Progress(ledger=begin_ledger(0) | {"last": {"sequences": "x"}}, seconds=7.0)
+        with Telemetry(tmp_path, 9, stream=io.StringIO(), rank=rank) as telemetry:
+            log = step_log(config, progress, telemetry, threads=lambda step: 2 * step)
+            log.scale = SimpleNamespace(value=torch.tensor(8.0))
+            log.clock = SimpleNamespace(seconds=lambda: parts | {"encode": 11.0 if rank == 1 else 2.0})
+
+            def measure(views, lengths, negatives, spectrum):
+                measured.append((rank, views.shape, negatives, spectrum))
+                return {"mean_norm": views.sum()}
+
+            log.monitor.measure = measure
+            for step in (1, 2):
+                log.write()
+                progress.step = step
+                result = result_of(step, 1.0)
+                result.views, result.negatives = torch.ones(3, 2, 4), 5.0
+                result.substitutions = [substitution] * (step == 1)
+                norm = torch.tensor(torch.inf if step == 2 else 3.0)
+                log.add(batch_of(step), result, 0.1, norm, torch.tensor(step == 1), step == 2)
+                assert result.views is None  # the next step needs the memory
+            log.write()
+        return progress.faults, progress.skipped_steps
+
+    assert ThreadedRanks(3, monkeypatch).run(run) == [([], 1)] * 3
+    assert measured == [(0, (2, 2, 4), 5.0, ends_row) for ends_row in (False, True)]
+    rows = list(read_metrics(tmp_path / "metrics.jsonl"))
+    (row,) = (row for row in rows if "loss" in row)
+    assert row["slowest_rank"] == {"rank": 1, "over_median": 4.0} and row["mean_norm"] == 16.0
+    assert row["time"] == {"data": 0.125, "encode": 0.25, "loss": 0.5, "other": 0.125}
+    assert (row["seconds"], row["threads"], row["steps"], row["skipped_steps"]) == (7.0, 4, 2, 1)
+    assert (row["gradient_norm"], row["gradient_norm_max"]) == (3.0, 3.0) and "scale" not in row
+    assert row["ledger"] == {name: part for name, part in begin_ledger(0).items() if name != "last"}
+    (text,) = (row["warning"] for row in rows if "warning" in row)
+    assert text.startswith("chunk 3 is damaged (flipped): lane 1 reads chunk 5 in its place from step 2 on")
