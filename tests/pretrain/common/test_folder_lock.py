@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from run_helpers import ROOT, command, curve, finish, outputs_of, paths_in, records, start, wait_for
@@ -22,6 +23,7 @@ from pretrain.config.recipe import DEFAULT_RECIPE
 HOLD = """
 import os, socket, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 {before}
 from pretrain.common import folder_lock as locks
 locks.LEASE, locks.BEAT = 2.0, 0.2
@@ -160,6 +162,7 @@ def test_several_who_find_a_dead_holder_get_its_lock_one_by_one(tmp_path, hold):
     code = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from pretrain.common.folder_lock import folder_lock
 folder = Path(sys.argv[1])
 with folder_lock(folder, wait=60):
@@ -277,3 +280,50 @@ def test_a_run_that_is_refused_leaves_no_folder_behind(tiny_data, tmp_path):
         start(command(tiny_data, tmp_path / "run", data__lanes=1, train__global_batch=15), ranks=2), expect=2
     )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "host,start,fields,state",
+    [
+        ("here?1", 77, ["S", "1"], "lives"),
+        ("here", 77, ["T", "1"], "lives"),  # suspended
+        ("here", 77, ["Z", "1"], "dead"),
+        ("here", 77, ["X", "0"], "dead"),
+        ("here", 77, ["Z", "2"], "dies"),  # a thread ends a write
+        ("here", 76, ["S", "1"], "elsewhere"),  # another process of the same number
+        ("here", 78, ["Z", "1"], "elsewhere"),
+        ("here", None, ["S", "1"], "elsewhere"),
+        ("there", 77, ["S", "1"], "elsewhere"),
+        ("here", 77, [], "elsewhere"),
+    ],
+)
+def test_the_state_of_a_holder_is_what_the_kernel_says(host, start, fields, state, monkeypatch):
+    lines = [fields[0], *["0"] * 16, fields[1], "0", "77"] if fields else []
+    monkeypatch.setattr(locks, "stat_fields", lambda pid: lines if pid == 9 else [])
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    assert locks.state_here(SimpleNamespace(hostname=host, start=start, pid=9)) == state
+    assert locks.state_here(None) == "elsewhere"
+
+
+def test_a_holder_lives_if_it_refreshes_its_lock(tmp_path):
+    """Since the first look; another holder's first look is anew, and a lock that is gone has none."""
+    file, owner = tmp_path / "lock", SimpleNamespace(token="a")
+    lock = SimpleNamespace(lock_file=file, owner=owner)
+    watch = locks._Watch(lock)
+    assert not watch.holder_lives()
+
+    def refresh(at):
+        file.touch()
+        os.utime(file, ns=(at, at))
+
+    for at, token, lives in [
+        *[(5, "a", False), (5, "a", False), (6, "a", True), (6, "a", True), (4, "a", True)],
+        *[(8, "b", False), (8, "b", False), (9, "b", True)],
+    ]:
+        refresh(at)
+        owner.token = token
+        assert watch.holder_lives() is watch.lives is lives
+    file.unlink()
+    assert not watch.holder_lives() and not watch.lives
+    refresh(10)
+    assert not watch.holder_lives()  # the first look again
