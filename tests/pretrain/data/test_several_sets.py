@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import loader_helpers as helpers
 import numpy as np
@@ -200,3 +201,18 @@ def test_a_resumed_run_of_several_sets_is_the_same_run(tiny_data, tmp_path):
     assert "with other inputs" in refused and "--data.sets" in refused
     assert "resumed from" in finish(start(of_sets(words, sets)))
     assert curve(cut) == curve(whole)
+
+
+def test_sequences_of_each_set_are_counted_by_name():
+    """By its path where two have the same name; nothing of one set."""
+    lanes, settings = mixed(), SimpleNamespace(global_batch=24)
+    for folders, names in (
+        ("a/wiki b/nli c/faq", "wiki nli faq"),
+        ("a/wiki b/wiki c/faq", "a/wiki b/wiki c/faq"),
+    ):
+        parts = [SimpleNamespace(folder=Path(folder)) for folder in folders.split()]
+        loader = SimpleNamespace(lanes=lanes, settings=settings, reader=SimpleNamespace(parts=parts))
+        drawn = np.bincount(lanes.set_of(np.arange(50)), minlength=3) * 24
+        assert Loader.counts(loader, 50) == {"sets": dict(zip(names.split(), drawn.tolist(), strict=True))}
+    alone = SimpleNamespace(lanes=Lanes(SETS[0], 3, 24, 8))
+    assert Loader.counts(alone, 50) == {}

@@ -18,6 +18,7 @@ from pretrain.data.tokenizer import (
     save_tokenizer,
     tokenizer_hash,
     train_tokenizer,
+    without_del,
 )
 
 TEXT = "the quick brown fox jumps over a lazy dog while seven naïve zebras öffnen große Türen and 東京 sleeps"
@@ -228,6 +229,9 @@ def test_an_existing_tokenizer_gets_del(tmp_path):
     PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(tmp_path / "good")
     adopted = adopt_tokenizer(str(tmp_path / "good"), 64)
     assert len(adopted) == 8 and adopted("a [DEL] word")["input_ids"] == [1, 5, 7, 6, 2]
+    before = without_del(adopted)
+    assert before.get_vocab() == {name: i for i, name in enumerate(names)}
+    assert before("a [DEL] word")["input_ids"] == [1, 5, 4, 4, 4, 6, 2] and before.mask_token == "<mask>"
     save_tokenizer(adopted, tmp_path / "again")
     assert len(adopt_tokenizer(str(tmp_path / "again"), 64)) == 8
     del roles["mask_token"]

@@ -89,6 +89,11 @@ def test_every_head_is_reached_by_an_idle_step():
             assert torch.equal(buffer, buffers[name]), (case, name)
 
 
+def test_masked_language_modelling_alone_has_no_roles_and_no_negatives():
+    objective = build_objective(config(name="mlm"), encoder())
+    assert (objective.roles, objective.negatives(32), objective.momentum_role) == ((), 0, None)
+
+
 def test_a_sum_embeds_every_role_once():
     objective = build_objective(config(name="clear+sda"), encoder())
     assert objective.roles == ("anchor", "positive", "negative")

@@ -44,6 +44,20 @@ def test_a_chunk_gives_back_what_was_put_in():
     assert len(empty) == 0
 
 
+@pytest.mark.parametrize("relations,fits", [(255, True), (256, True), (257, False)])
+def test_a_relation_is_a_byte(relations, fits):
+    names = tuple(f"r{number}" for number in range(relations))
+    words = " ".join("a" * relations)
+    places = tuple(range(0, 2 * relations, 2))
+    ends, same = tuple(place + 1 for place in places), ("a",) * relations
+    sentence = ParsedSentence(words, places, ends, same, same, same, (0,) * relations, names, "xx")
+    if fits:
+        assert Annotation(pack([sentence]), "xx")[0] == sentence
+    else:
+        with pytest.raises(ValueError, match="257 relations, 1 tags or 0 lemmas are too many"):
+            pack([sentence])
+
+
 def test_a_parser_of_another_language_is_one_error(tmp_path, parser):
     (tmp_path / "corpus.txt").write_text("今天天气很好，我们去公园吧。\n" * 5 + "他昨天没有来上课。\n" * 5)
     with pytest.raises(

@@ -15,9 +15,10 @@ from augment.text.cleaning import without_cleaning
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import type_name
-from pretrain.config.data import DataConfig, Source
+from pretrain.config.data import DataConfig, Source, data_config
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import tokenizer_hash
+from pretrain.prepare import run as preparation
 from pretrain.prepare import work_folder
 from pretrain.prepare.__main__ import data_flags, main, source_keys, summary
 from pretrain.prepare.run import find_or_prepare, prepare
@@ -249,6 +250,24 @@ def test_flags_reach_the_config(tmp_path, corpus, capsys):
     recipe.write_text("max_lenght: 3\n")
     assert run(["--config", str(recipe), "--out", str(tmp_path / "out2")]) == 2
     assert "did you mean max_length?" in capsys.readouterr().err
+
+
+def test_what_is_not_prepared_is_prepared_by_another_process(tmp_path, monkeypatch, capsys):
+    """With all settings as they are; what is there is taken as it is."""
+    settings, ran = config("corpus.txt", max_length=77), []
+
+    def run_module(module, words, what):
+        ran.append((module, words[2:], what, data_config(json.loads(Path(words[1]).read_text()))))
+        (tmp_path / "out" / "manifest.json").write_text("{}")
+
+    monkeypatch.setattr(preparation, "run_module", run_module)
+    monkeypatch.setattr(preparation, "read_manifest", lambda folder: ("read", folder))
+    for _ in range(2):
+        assert find_or_prepare(tmp_path / "out", settings) == ("read", tmp_path / "out")
+    (found,) = ran
+    assert found[:2] == ("pretrain.prepare", ["--out", str(tmp_path / "out")])
+    assert found[2] == f"Preparing {tmp_path / 'out'}" and found[3] == settings
+    assert "holds no prepared data yet; preparing it" in capsys.readouterr().err
 
 
 @pytest.mark.full

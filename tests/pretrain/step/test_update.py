@@ -120,8 +120,9 @@ def test_with_a_loss_scale_an_overflow_is_left_out_and_training_goes_on(optimize
 
 def test_without_gradients_nothing_is_applied():
     engine = made("adamw")
-    norm, applied = Update(engine, 1.0).apply(torch.zeros(()))
-    assert math.isnan(norm) and not applied and engine.steps == 0
+    scale = LossScale(engine.module, value=64.0)
+    norm, applied = Update(engine, 1.0, scale).apply(torch.zeros(()))
+    assert math.isnan(norm) and not applied and engine.steps == 0 and scale.value == 32.0
 
 
 class SharedEngine:

@@ -15,7 +15,7 @@ from pretrain.config.recipe import load_config
 from pretrain.data.batch import RankBatch
 from pretrain.data.ledger import begin_ledger
 from pretrain.step.faults import Faults
-from pretrain.step.log import StepLog
+from pretrain.step.log import StepLog, is_due
 from pretrain.step.progress import Progress
 from pretrain.step.whole_batch import StepResult
 from pretrain.telemetry.metrics_file import read_metrics
@@ -179,3 +179,7 @@ def test_rank_zero_measures_and_a_row_names_the_slowest_rank(tmp_path, monkeypat
     assert row["ledger"] == {name: part for name, part in begin_ledger(0).items() if name != "last"}
     (text,) = (row["warning"] for row in rows if "warning" in row)
     assert text.startswith("chunk 3 is damaged (flipped): lane 1 reads chunk 5 in its place from step 2 on")
+
+
+def test_what_is_due():
+    assert [step for step in range(7) if is_due(step, 3)] == [0, 3, 6] and not is_due(0, 0)
