@@ -9,7 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pretrain.checkpoint import folder_writer
-from pretrain.checkpoint.folder_writer import FolderWriter, TensorEntry, TensorFileWriter
+from pretrain.checkpoint.folder_writer import (
+    CheckpointError,
+    FolderWriter,
+    Retention,
+    TensorEntry,
+    TensorFileWriter,
+    remove_superfluous,
+)
 from pretrain.common.memory import cut_by_size
 
 
@@ -112,3 +119,35 @@ def test_a_save_begins_without_what_killed_ones_have_left_and_with_room(tmp_path
     writer.begin(10**9)
     left = {".tmp-step-00000008", "step-00000003", "latest", ".other.partial"}
     assert {path.name for path in root.iterdir()} == left and not list(writer.hidden.iterdir())
+
+
+def test_what_cannot_be_removed_is_a_warning(tmp_path, monkeypatch, caplog):
+    """The new checkpoint is good; what a save that was killed has left goes with the next."""
+    for name in (
+        "step-00000001",
+        "step-00000002",
+        "step-00000003",
+        ".old-step-00000000",
+        ".old-step-00000001",
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    monkeypatch.setattr(folder_writer, "candidates", lambda root: sorted(root.glob("step-*"), reverse=True))
+
+    def left():
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    with monkeypatch.context() as patch:
+        fails = OSError(5, "I/O error")
+        patch.setattr(folder_writer.files, "remove_tree", lambda path: (_ for _ in ()).throw(fails))
+        remove_superfluous(tmp_path / "step-00000003", Retention(1))
+    assert len(left()) == 5 and caplog.text.count("could not remove the old checkpoint") == 2
+    remove_superfluous(tmp_path / "step-00000003", Retention(2))
+    assert left() == ["step-00000002", "step-00000003"]
+
+    def unknown(root):
+        raise CheckpointError("stale file handle")
+
+    monkeypatch.setattr(folder_writer, "candidates", unknown)
+    remove_superfluous(tmp_path / "step-00000003", Retention(1))
+    assert "old checkpoints stay: stale file handle" in caplog.text and len(left()) == 2

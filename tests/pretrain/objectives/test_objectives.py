@@ -94,6 +94,19 @@ def test_masked_language_modelling_alone_has_no_roles_and_no_negatives():
     assert (objective.roles, objective.negatives(32), objective.momentum_role) == ((), 0, None)
 
 
+def test_every_momentum_encoder_of_an_objective_follows():
+    _, model = build("esimcse", 0, "fp32", 0.0)
+    momentum = [part for part in model.objective.modules() if isinstance(part, MomentumEncoder)]
+    before = [[p.clone() for p in part.copy.parameters()] for part in momentum]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(parameter.requires_grad)
+    model.objective.follow()
+    assert len(momentum) == 2
+    for part, old in zip(momentum, before):
+        assert any(not torch.equal(p, was) for p, was in zip(part.copy.parameters(), old))
+
+
 def test_a_sum_embeds_every_role_once():
     objective = build_objective(config(name="clear+sda"), encoder())
     assert objective.roles == ("anchor", "positive", "negative")

@@ -14,6 +14,7 @@ from threaded_ranks import PlainEngine, ThreadedRanks
 
 from pretrain.losses import contrastive
 from pretrain.step import placement
+from pretrain.step.frozen_vectors import FrozenVectors
 from pretrain.step.precision import LossScale
 from pretrain.step.whole_batch import WholeBatch
 
@@ -55,6 +56,7 @@ EACH = (
     "simcse_positives_local,simcse_hard,distill_mse,simcse+distill,clear_words,vadvcse_words"
 )
 """Losses and switches of which each runs lines of its own."""
+KEPT = "clear_mean_guided", "distill_mse", "distill_margin"
 
 FEW = "double_mlm,vascl,diffcse"
 BOTH = "fp32,bf16"
@@ -130,8 +132,10 @@ def check(report: dict, world: int) -> None:
         *((case, 2, 0.0, "off") for case in EACH.split(",")),
     ],
 )
-def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(monkeypatch, case, world, dropout, balance):
-    """Losses are shared over ranks, and what passes through the encoder goes backward scaled."""
+def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(
+    monkeypatch, tmp_path, case, world, dropout, balance
+):
+    """Losses are shared over ranks; what passes through the encoder goes backward scaled; some keep vectors."""
     monkeypatch.setattr(contrastive, "SMALLEST_SHARED", 0)
     built = [build(case, 0, "fp32", dropout) for _ in range(world)]
     if balance == "off":
@@ -147,9 +151,11 @@ def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(monkeypatch, case
 
     def compute(rank):
         engine = PlainEngine(built[rank][1])
-        step = WholeBatch(engine, SEED, 60, LossScale(engine.module, 1024.0), lanes=N).compute(
-            share(whole, rank, world, 0), collects_diagnostics=True
-        )
+        steps = WholeBatch(engine, SEED, 60, LossScale(engine.module, 1024.0), lanes=N)
+        if case in KEPT:
+            roles, width = model.objective.guided_roles, model.objective.guide.hidden_size
+            steps.guide_store = FrozenVectors(tmp_path / "kept", range(len(roles)), N, width, "float32")
+        step = steps.compute(share(whole, rank, world, 0), collects_diagnostics=True)
         gradients = {n: p.grad.double() for n, p in engine.module.named_parameters() if p.grad is not None}
         return step, errors(gradients, expected)
 

@@ -1,5 +1,7 @@
 """Held-out losses and finds, on threads as ranks, against one sequence at a time."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,9 @@ from augment.core.vocabulary import Vocabulary
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import validate_config
 from pretrain.data.microbatches import pack
-from pretrain.data.shards import ShardReader
+from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.step import heldout
-from pretrain.step.heldout import Heldout, embed_texts, find_partners, signal_to_noise
+from pretrain.step.heldout import Heldout, embed_texts, find_partners, read_sound, signal_to_noise
 from pretrain.step.model import Request, SentenceModel
 
 SPECIAL = np.isin(np.arange(VOCABULARY), [PAD, CLS, SEP, MASK])
@@ -176,3 +178,70 @@ def test_signal_to_noise_is_a_ratio_of_variances():
     within = np.mean([np.sum((a - b) ** 2) / 2 for a, b in zip(*three)])
     between = np.var((three[0] + three[1]) / 2, axis=0, ddof=1).sum() - within / 2
     assert signal_to_noise(*three) == pytest.approx(between / within)
+
+
+class Readers:
+    """Held-out chunks of two records each, of which some ranks cannot read some."""
+
+    folder, num_chunks, annotation = "data/set", 5, None
+
+    def __init__(self, broken=(), annotated=False):
+        self.broken, self.read_chunks = broken, []
+        self.annotation = {"texts": "whole"} if annotated else None
+
+    def read(self, index):
+        self.read_chunks.append(index)
+        if index in self.broken:
+            raise damaged_shard(index)
+        columns = ("text", "positive") if self.annotation else ("text",)
+        rows = Ragged.from_sequences([[CLS, 10 * index + n, SEP] for n in range(2)])
+        return SimpleNamespace(
+            sequences=rows,
+            stored=range(2 * len(columns)),
+            columns=columns,
+            sequence_ids=np.arange(2 * index, 2 * index + 2, dtype=np.uint64),
+            annotation=[f"{index} {row}" for row in range(4)] if self.annotation else None,
+        )
+
+
+def damaged_shard(index):
+    error = DamagedShard.__new__(DamagedShard)
+    Exception.__init__(error, f"chunk {index}")
+    error.reason = f"chunk {index}"
+    return error
+
+
+@pytest.mark.parametrize(
+    "broken,recorded,wanted,kept",
+    [
+        (((), (), ()), {}, 100, [0, 1, 2, 3, 4]),
+        (((), (), ()), {}, 3, [0, 1]),
+        (((), (), ()), {}, 4, [0, 1]),
+        (((1,), (), ()), {}, 4, [0, 2]),
+        (((1,), (2,), (3,)), {}, 100, [0, 4]),
+        (((0,), (1,), (0, 2)), {}, 2, [3]),
+        (((1,), (), ()), {0: "before"}, 100, [2, 3, 4]),
+    ],
+)
+def test_what_one_rank_cannot_read_all_leave_out(broken, recorded, wanted, kept, monkeypatch):
+    readers = [Readers(own) for own in broken]
+    ranks = ThreadedRanks(3, monkeypatch)
+    found = ranks.run(lambda rank: read_sound(readers[rank], wanted, True, recorded))
+    of_kept = [2 * index + n for index in kept for n in range(2)][:wanted]
+    for sequences, ids, sentences, damaged in found:
+        assert ids.tolist() == of_kept and sentences is None
+        assert [row[1] for row in sequences] == [10 * (one // 2) + one % 2 for one in of_kept]
+        assert damaged.keys() == {one for own in broken for one in own} & damaged.keys() | recorded.keys()
+        assert damaged == found[0][3] and not set(damaged) & set(kept)
+    assert not any(index in recorded for reader in readers for index in reader.read_chunks)
+    with pytest.raises(UserError, match="every held-out chunk of data/set is damaged"):
+        ThreadedRanks(1, monkeypatch).run(lambda rank: read_sound(Readers(range(5)), wanted, True, {}))
+
+
+def test_the_parses_of_records_are_of_their_first_column(monkeypatch):
+    readers = Readers((1,), annotated=True)
+    (found,) = ThreadedRanks(1, monkeypatch).run(lambda rank: read_sound(readers, 6, True, {}))
+    sentences = found[2]
+    assert [sentences[number] for number in range(6)] == ["0 0", "0 2", "2 0", "2 2", "3 0", "3 2"]
+    with pytest.raises(DamagedShard):
+        ThreadedRanks(1, monkeypatch).run(lambda rank: read_sound(readers, 6, False, {}))

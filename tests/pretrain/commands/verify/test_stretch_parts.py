@@ -8,16 +8,20 @@ from dataclasses import asdict
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from pretrain.commands.verify import stretches
+from pretrain.commands.verify import execute, stretches
+from pretrain.commands.verify.execute import StepsAgain
 from pretrain.commands.verify.files import Saved, _check_settings
 from pretrain.commands.verify.stretches import Stretch
 from pretrain.common.errors import UserError
+from pretrain.common.shutdown import STOP
 from pretrain.config.recipe import as_yaml, load_config
+from pretrain.run import TrainingRun
 from pretrain.step.progress import Progress
 from pretrain.telemetry.metrics_file import NO_LINES, chained
 
@@ -493,3 +497,44 @@ def test_a_stretch_is_done_by_a_process_with_the_settings_of_its_end(monkeypatch
     assert started[1]["CLEAR_DATA"] == "/data"
     assert do(None, "step 1\nerror: no memory;\nfree some\n  safe: x", 2) == "status 2: no memory;\nfree some"
     assert do(None, "x" * 900, 2) == f"status 2: {'x' * 500}"
+
+
+def test_steps_again_end_where_they_are_told_and_choose_by_their_own_evaluations(monkeypatch):
+    class Run(StepsAgain):
+        def __init__(self, step, checkpoint=None):
+            self.checkpoint, self.progress = checkpoint, Progress(step=step, best_score=1.0, unimproved=3)
+
+    monkeypatch.setattr(TrainingRun, "build", lambda self: None)
+    monkeypatch.setattr(TrainingRun, "train", lambda self, batches: f"trained on {batches}")
+    monkeypatch.setattr(TrainingRun, "_step", lambda self, batches: SimpleNamespace(request=0))
+    monkeypatch.setattr(execute, "read_state", lambda path: {"progress": path})
+    monkeypatch.setattr(StepsAgain, "end", 5)
+    assert [Run(step)._step(None).request for step in (4, 5, 6)] == [0, STOP, STOP]
+    assert Run(0).train("batches") == "trained on batches"
+    for recorded, kept in (
+        ({"best_score": 7.0, "unimproved": 2}, (7.0, 2)),
+        ({"best_score": None}, (None, 0)),
+    ):
+        run = Run(0, recorded)
+        run.build()
+        assert (run.progress.best_score, run.progress.unimproved) == kept
+    run = Run(0)
+    run.build()
+    assert (run.progress.best_score, run.progress.unimproved) == (1.0, 3)
+    monkeypatch.setattr(StepsAgain, "end", 0)
+    assert Run(0).train("batches") == 0
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_ranks_are_started_once(started, monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(execute, "load_config", lambda recipe, overrides: ("config", recipe, overrides))
+    monkeypatch.setattr(execute, "choose_accelerator", lambda: calls.append("chosen"))
+    monkeypatch.setattr(execute, "start_local_ranks", calls.append)
+    monkeypatch.setattr(execute, "start", lambda *given: calls.append(given) or 3)
+    monkeypatch.setattr(StepsAgain, "end", 0)
+    monkeypatch.setenv(execute.LOCAL_RANKS, "x") if started else monkeypatch.delenv(
+        execute.LOCAL_RANKS, False
+    )
+    assert execute.execute("recipe", end=7, ranks=2) == 3 and StepsAgain.end == 7
+    assert calls == ["chosen", *([] if started else [2]), (("config", "recipe", {}), None, False, StepsAgain)]
