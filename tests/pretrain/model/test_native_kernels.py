@@ -23,6 +23,7 @@ from pretrain.model.kernels.dropout import Dropout, keep_mask, kept_probabilitie
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16)
+KINDS = (*DTYPES, torch.float16, torch.float64)
 COMPILER = any(map(shutil.which, ("c++", "g++", "clang++")))
 
 
@@ -280,6 +281,13 @@ def test_other_types_go_to_the_plain_kernels():
     )
     assert torch.equal(native.gelu_gate(x), plain.gelu_gate(x))
     assert torch.equal(*(norm_dropout(how, x, weight, None, 1e-5, None) for how in (native, plain)))
+    taken = {
+        (x, p)
+        for x in KINDS
+        for p in KINDS
+        if native._takes(normal(2, dtype=x), None, weight.float(), weight.to(p))
+    }
+    assert taken == {(x, torch.float32) for x in DTYPES}
     assert kernels_for(CPU, torch.float64) is plain
     assert kernels_for(CPU, torch.bfloat16) is kernels_for(CPU, torch.float32) is native
 

@@ -135,7 +135,7 @@ def check(report: dict, world: int) -> None:
 def test_threads_as_ranks_have_the_gradient_of_the_whole_batch(
     monkeypatch, tmp_path, case, world, dropout, balance
 ):
-    """Losses are shared over ranks; what passes through the encoder goes backward scaled; some keep vectors."""
+    """Losses are shared over ranks, and what passes through the encoder goes backward scaled."""
     monkeypatch.setattr(contrastive, "SMALLEST_SHARED", 0)
     built = [build(case, 0, "fp32", dropout) for _ in range(world)]
     if balance == "off":

@@ -93,6 +93,16 @@ def test_the_signal_is_of_views_with_their_dropout_alone(reader, monkeypatch):
     assert signal(1, 0.0, 10**6)[0] > 1e6
 
 
+def test_one_sequence_has_no_variance(reader, tmp_path, monkeypatch):
+    engine = PlainEngine(build("clear_mean", 0, "fp32", 0.2)[1])
+    for partners in (1, 2):
+        rows = Ragged.from_sequences(reader_rows(reader, partners))
+        write_folder(tmp_path / str(partners), {"heldout": rows}, VOCABULARY, 40)
+        one = held(ShardReader(tmp_path / str(partners), "heldout"))
+        (result,) = ThreadedRanks(1, monkeypatch).run(lambda rank: one.evaluate(engine))  # noqa: B023
+        assert ("view_signal" in result) == (partners == 2) and result["partner_among"] == partners
+
+
 def test_what_is_evaluated_follows_from_the_data_and_the_settings(reader):
     one, again = held(reader), held(reader, partners=10, heldout_sequences=5)
     assert (one.partners, one.count, len(one.masked.batch), one.left_out) == (20, 30, 30, [])
