@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -357,3 +358,19 @@ def test_case_and_accents_follow_the_text_and_special_tokens_are_text(tmp_path, 
         assert made[lowercase]["counts"]["special_tokens_read_as_text"] == 60
         assert all("[ sep ]" in text.lower() or "[ mask ]" in text for text in texts_of(out, "train"))
     assert (made["auto"]["splits"] == made[True]["splits"]) == (not keeps)
+
+
+@pytest.mark.parametrize("part", ["tokenizer", "train", "heldout", ".work"])
+@pytest.mark.parametrize("kind", ["text", "parquet", "hub", "embedded", "tokenizer"])
+def test_what_overwriting_would_remove_is_not_read(tmp_path, part, kind):
+    """Neither a source nor a tokenizer; names of corpora are no places, and what lies elsewhere is read."""
+    out = tmp_path / "out"
+    (out / part / "inner").mkdir(parents=True)
+    for place, own in ((out / part / "inner", True), (out / part, True), (out, False), (tmp_path, False)):
+        tasks = [] if kind == "tokenizer" else [SimpleNamespace(place=str(place), kind=kind)]
+        settings = SimpleNamespace(tokenizer=str(place) if kind == "tokenizer" else None)
+        if own and kind not in ("hub", "embedded"):
+            with pytest.raises(UserError, match=r"which --overwrite would remove\. Choose another --out"):
+                preparation._refuse_own_output(settings, tasks, out)
+        else:
+            preparation._refuse_own_output(settings, tasks, out)
