@@ -1,5 +1,8 @@
 """The loader on real shards: the same batches whoever makes them, and what is refused."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import loader_helpers as helpers
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from augment.core.ragged import Ragged
 from augment.spec.build import build
 from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
-from pretrain.data.batch import ViewSpec, label_names, number_of_labels
+from pretrain.data.batch import RankBatch, ViewSpec, label_names, number_of_labels
 from pretrain.data.masking import mask_tokens
 from pretrain.data.shards import ShardReader
 from pretrain.data.worker import clip
@@ -235,3 +238,17 @@ def test_views_longer_than_the_model_are_cut(folder):
             longest = max(longest, int(tokens.lengths.max()))
             assert (tokens.ids[tokens.offsets[1:] - 1] == helpers.SEP).all()
     assert longest == 40
+
+
+def test_a_batch_is_its_slices_put_together(folder):
+    """Field by field; a slice has as many labels as sequences."""
+    whole = replace(batches(folder)[3], labels=np.arange(48))
+    for cuts in ([0, 1, 20, 48], [0, 47, 48], [0, 48]):
+        parts = [whole.slice(*pair) for pair in pairwise(cuts)]
+        for part, (start, stop) in zip(parts, pairwise(cuts)):
+            assert part.labels.tolist() == list(range(start, stop))
+            fields = [part.original, part.words, part.sequence_ids, *(masked.batch for masked in part.masked)]
+            for view in part.views.values():
+                fields += [view.tokens, view.present, view.identities]
+            assert {len(field) for field in fields} == {stop - start}
+        assert_same(RankBatch.concatenate(parts), whole)

@@ -1,5 +1,6 @@
 """What a text's own structure says belongs together: headings, titles, columns, neighbours."""
 
+import json
 import time
 from collections import Counter
 
@@ -11,7 +12,7 @@ from pretrain.prepare.sources.markup import HTML, MARKDOWN, RESTRUCTURED, WIKITE
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structure import Document, pairs_of
-from pretrain.prepare.sources.structured import structured
+from pretrain.prepare.sources.structured import COLUMNS, structured
 
 MARKED_DOWN = """---
 title: front matter
@@ -431,3 +432,16 @@ def test_each_sentence_is_the_neighbour_of_one_other():
         [("Head", "One is here. Two is here."), ("Other", "Three is here.")]
     )
     assert structure._neighbours(parted) == [("One is here.", "Two is here.")]
+
+
+def test_columns_belong_together_by_their_names(tmp_path):
+    """Each pair of names, whichever column comes first; the first name that is there is asked for first."""
+    for first, seconds in COLUMNS.items():
+        for second in seconds:
+            for names in ((first, second), (second, first)):
+                file = tmp_path / "rows.jsonl"
+                rows = [{name: f"{name} {number} is a text." for name in names} for number in range(3)]
+                file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+                (task,) = plan_tasks([Source(source=str(file))], structure=True)
+                assert task.columns == (first, second) or (second in COLUMNS and first in COLUMNS[second])
+    assert {second for seconds in COLUMNS.values() for second in seconds} >= {"text", "answer", "positive"}
