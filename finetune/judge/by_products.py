@@ -1,5 +1,6 @@
 """Score what is taken along in place of an encoder: smaller vectors, and what `finetune.derived` fits."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,10 +33,12 @@ def by_products(
     vectors = halves.vectors_of(open_model(best))
     passages = vectors[PASSAGES]
     width = passages.shape[1] // 2
+    ones = -passages.shape[1] % 4 ** math.ceil(math.log(passages.shape[1], 4))
     smaller: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         f"first {width}": lambda one: one[:, :width],
         "int8": lambda one: quantize_embeddings(one, "int8", calibration_embeddings=passages),
-        "a bit": lambda one: np.where(one > 0, 1, -1),  # their cosine orders as Hamming's distance does
+        # orders as Hamming's distance, and ties where that does: lengths are a power of 2
+        "a bit": lambda one: np.pad(np.where(one > 0, 1, -1), [(0, 0), (0, ones)], constant_values=1),
     }
     rows = {
         f"best, {name}": halves.of_vectors({part: change(one) for part, one in vectors.items()})
