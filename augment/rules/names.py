@@ -304,7 +304,8 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False  # "navy blue"
     if COLOURS.get(sentence.lower(j + 1)) is False or "_".join([*before[-1:], words[j].lower()]) in _SAYINGS:
         return False  # "red white red", "saw red"
-    if i < j and before[-1:] == ["the"] and sentence.tags[i - 2][:2] == "VB":
+    behind_verb = i > 1 and before[-1] == "the" and sentence.tags[i - 2][:2] == "VB"
+    if behind_verb and i < j and behind[:2] not in ("NN", "JJ"):
         return False  # "is the sky blue?"
     if sentence.text[: sentence.starts[i]][-1:] in (":", "=") or (not i and behind[:2] in ("VB", "MD")):
         return False  # markup; a player of chess

@@ -53,8 +53,8 @@ def require_sound(vectors: np.ndarray, sentences: Sequence[str], name: str) -> N
     if len(damaged):
         # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
         raise UserError(
-            f"{name}: NaN or infinity in {len(damaged):,} of {len(sentences):,} vectors, first in that of "
-            f"{sentences[damaged[0]]!r} or its length; look for such weights in the model"
+            f"{name}: NaN, infinity or an infinite length in {len(damaged):,} of {len(sentences):,} vectors, "
+            f"first in that of {sentences[damaged[0]]!r}; look for such weights in the model"
         )
     if len(vectors) >= FEWEST_TO_DIFFER:
         require_directions(name, vectors)

@@ -58,14 +58,6 @@ class Diffcse(Objective):
         self.most_positions = generator.max_positions
         self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
 
-    def require_positions(self, longest: int) -> None:
-        if self.sequence_roles and longest > self.most_positions:
-            raise UserError(
-                f"objective.diffcse.generator={self.settings.generator} takes {self.most_positions} "
-                f"positions: name one with {longest}, or prepare the data with max_length "
-                f"{self.most_positions}"
-            )
-
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.head, [views["anchor"], views["positive"]])
         for role, vectors in zip(("anchor", "positive"), z):
@@ -125,7 +117,12 @@ class Diffcse(Objective):
         if not len(ids):
             return ids
         settings, counts = self.settings, lengths.numpy()
-        self.require_positions(int(counts.max()))  # an augmentation may lengthen what was short enough
+        if (longest := int(counts.max())) > (most := self.most_positions):
+            # an augmentation may lengthen what was short enough
+            raise UserError(
+                f"objective.diffcse.generator={settings.generator} takes {most} positions: name one with "
+                f"{longest}, or prepare the data with max_length {most}"
+            )
         in_vocabulary = ids < self.vocabulary
         drawn = [
             torch.from_numpy(uniform(keys, counts) < settings.mask_rate),

@@ -22,7 +22,7 @@ from pretrain.start.local_ranks import require_positions
 
 
 def check_sources(config: Config) -> None:
-    """Refuse models that cannot be found or read, before ranks meet and data is prepared."""
+    """Refuse models that cannot be found or read, or take too few positions for the data that is known."""
     for part in DISTILLING:
         if part in config.objective.parts and getattr(config.objective, part).model is None:
             what = "a start: give --init, or" if part == "retain" else "a teacher: set"
@@ -39,10 +39,12 @@ def check_sources(config: Config) -> None:
                 require_source(source)
                 require_weights(source)
                 own = pretrained(AutoConfig, source)
-        except CannotLoad as error:
+                most = family_of(own.model_type).usable_positions(own)
+        except (CannotLoad, UserError) as error:
             raise UserError(f"{key}={source}: {error}") from None
-        if source is not None and (source != generator or config.objective.diffcse.replaced_token_weight):
-            require_positions(config, family_of(own.model_type).usable_positions(own), f"{key}={source}")
+        unused = key == "objective.diffcse.generator" and not config.objective.diffcse.replaced_token_weight
+        if source is not None and not unused:
+            require_positions(config, most, f"{key}={source}")
     adopt_interface(config)
     if config.model.token_weights != "equal" and (pooling := config.model.pooling) in ("cls", WORDS):
         what = "weighs tokens in a mean of states"

@@ -278,14 +278,16 @@ def sentences_to_read(group: str) -> list[dict[str, ParsedSentence]]:
 
 
 def digests(sentences: dict[str, ParsedSentence], language: str) -> dict[str, str]:
-    """Return, for every rule and choice of its parameters, four hexadecimal digits per `BLOCK` outputs."""
+    """Return, for every rule and choice of its parameters that changes one, four hexadecimal digits per
+    `BLOCK` outputs."""
     found = {}
     for entry in CATALOGUE.values():
         if entry.load is not None or entry.name == "phonemes" or language not in (entry.languages or "en"):
             continue
         choices = [f":{one.name}={choice}" for one in entry.parameters for choice in one.choices]
         for spec in [entry.name + choice for choice in choices] or [entry.name]:
-            outputs = apply(spec, sentences)
+            if not (outputs := apply(spec, sentences)):
+                continue
             texts = [f"{name}\t{outputs.get(name)}\n" for name in sentences]
             found[spec] = "".join(
                 blake2b("".join(texts[first : first + BLOCK]).encode(), digest_size=2).hexdigest()

@@ -1,5 +1,6 @@
 """Real runs of the command on tiny data, in processes of their own."""
 
+import gc
 import json
 import os
 import random
@@ -135,6 +136,7 @@ def fork(action: Callable[[], int | None]) -> int:
     1), and never goes on with the tests; return its process id."""
     child = os.fork()
     if child == 0:
+        gc.freeze()  # a process group in the parent's garbage waits for threads that are not here, or aborts
         status = 1
         try:
             status = action() or 0

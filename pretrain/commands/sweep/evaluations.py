@@ -102,7 +102,7 @@ def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
     if pooling == "words":  # of what was trained so
         from pretrain.export.folder import read_policy  # imports torch
 
-        if (read_policy(init) or {}).get("pooling") != pooling:
+        if (read_policy(Path(init).expanduser()) or {}).get("pooling") != pooling:
             return None
     model = str(Path(init).resolve()) if Path(init).exists() else init
     if model == init and ":" in init:  # a function, as FILE.py:NAME

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from pretrain.checkpoint.store import candidates, problem_with, read_state
@@ -84,9 +85,12 @@ def check_files(run: Path) -> tuple[list[str], list[Saved]]:
 def _unsound(folder: Path, files: str) -> Iterator[str]:
     """Yield of each file of weights the first tensor that no figure follows from."""
     for path in sorted(folder.rglob(f"{files}.safetensors")):
-        if tensor := unsound(load_file(path).items()):
-            place = path.relative_to(folder.parent)
-            yield f"{place}: {tensor} has NaN, infinity or numbers whose squares are too large"
+        place = path.relative_to(folder.parent)
+        try:
+            if tensor := unsound(load_file(path).items()):
+                yield f"{place}: {tensor} has NaN, infinity or numbers whose squares are too large"
+        except SafetensorError as error:
+            yield f"{place} cannot be read: {error}"
 
 
 def check_chain(lines: Sequence[bytes], places: Mapping[str, Place]) -> Iterator[str]:

@@ -83,6 +83,9 @@ def test_colours_repeated_capital_article_and_longest_first():
     for result in outcomes(colors, tagged("He has a red car.", "He/PRP has/VBZ a/DT red/JJ car/NN ./.")):
         article, colour = re.match(r"He has (an?) ([a-z ]+) car\.", result).groups()
         assert article == indefinite_article(colour) and colour != "red"
+    bought = "He/PRP bought/VBD the/DT sky/JJ blue/JJ car/NN ./."
+    for result in outcomes(colors, tagged("He bought the sky blue car.", bought)):
+        assert result.removeprefix("He bought the ").removesuffix(" car.") in names.COLOURS
     for result in outcomes(colors, tagged("a dark blue é", "a/DT dark/JJ blue/JJ é/NN")):
         assert re.fullmatch(r"an? [a-z ]+ é", result) and "blue" not in result.replace(
             "blue violet", ""

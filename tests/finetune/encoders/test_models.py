@@ -332,13 +332,19 @@ def test_half_of_a_surrogate_pair_is_named():
 @pytest.mark.parametrize(
     "function,message",
     [
-        (lambda s: np.full((len(s), 2), np.nan), "NaN or infinity in 2 of 2 vectors, first in that of 'a'"),
+        (
+            lambda s: np.full((len(s), 2), np.nan),
+            "NaN, infinity or an .* in 2 of 2 vectors, first in that of 'a'",
+        ),
         (lambda s: np.zeros((len(s) + 1, 2)), r"shape \(3, 2\) for 2 sentences"),
         (lambda s: np.zeros(len(s)), r"shape \(2,\) for 2 sentences"),
         (lambda s: np.array([["a"], [None]], dtype=object), "gave no array of numbers"),
         (lambda s: [[1.0], [1.0, 2.0]], "gave no array of numbers"),
-        (lambda s: np.full((len(s), 2), 1e39), "NaN or infinity in 2 of 2"),
-        (lambda s: np.full((len(s), 2), 1e37), "NaN or infinity in 2 of 2 vectors, first in .* its length"),
+        (lambda s: np.full((len(s), 2), 1e39), "infinity or an infinite length in 2 of 2"),
+        (
+            lambda s: np.full((len(s), 2), 1e37),
+            "NaN, infinity or an .* in 2 of 2 vectors, first in that of 'a'",
+        ),
     ],
 )
 def test_bad_vectors_are_one_message(function, message):

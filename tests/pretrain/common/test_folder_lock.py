@@ -23,7 +23,6 @@ from pretrain.config.recipe import DEFAULT_RECIPE
 HOLD = """
 import os, socket, sys, time
 from pathlib import Path
-from types import SimpleNamespace
 {before}
 from pretrain.common import folder_lock as locks
 locks.LEASE, locks.BEAT = 2.0, 0.2
@@ -162,7 +161,6 @@ def test_several_who_find_a_dead_holder_get_its_lock_one_by_one(tmp_path, hold):
     code = """
 import sys, time
 from pathlib import Path
-from types import SimpleNamespace
 from pretrain.common.folder_lock import folder_lock
 folder = Path(sys.argv[1])
 with folder_lock(folder, wait=60):
