@@ -1,6 +1,7 @@
 """MTEB by the library itself, on tasks of local data: figures are those that it gives for the export."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from finetune import mteb_english
 from finetune.encoders.models import open_model
-from finetune.mteb_english import add_average, choose, evaluate, load, main
+from finetune.mteb_english import add_average, choose, evaluate, load, main, mteb_encoder
 from finetune.results import Evaluation
 from pretrain.common.errors import UserError
 
@@ -171,3 +172,25 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "mteb", None)
     with pytest.raises(UserError, match=r"pip install 'sentence-clear\[mteb\]'"):
         choose(())
+
+
+def test_what_makes_other_vectors_is_filed_under_another_revision():
+    """Results are kept by it: weights, pooling, precision and prompts, those that the library uses."""
+
+    def named(identity="w", pooling="mean", precision="fp32", prompts=None):
+        stand_in = SimpleNamespace(encode_query=None, encode_document=None, encode=None, name="runs/mine")
+        vars(stand_in).update(identity=identity, pooling=pooling, precision=precision, prompts=prompts or {})
+        about = mteb_encoder(stand_in).mteb_model_meta
+        return about.name, about.revision
+
+    plain = named()
+    assert (
+        plain == named(prompts={"query": "", "document": ""}) == named(prompts={"none of the library": "a "})
+    )
+    others = [
+        *(named(identity="v"), named(pooling="first last"), named(precision="bf16")),
+        *(named(prompts=one) for one in ({"query": "a "}, {"query": "b "}, {"document": "a "})),
+        named(prompts={"query": "a ", "document": "a "}),
+    ]
+    assert len({plain, *others}) == 1 + len(others)
+    assert {name for name, _ in others} == {"clear/runs-mine-mean", "clear/runs-mine-first-last"}

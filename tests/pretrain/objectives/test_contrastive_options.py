@@ -211,3 +211,23 @@ def test_a_heads_running_statistics_are_of_whole_vectors_alone():
 def test_options_that_cannot_be_are_refused(settings, says):
     with pytest.raises(UserError, match=says):
         objective(name="simcse", **settings)
+
+
+def test_the_queue_of_esimcse_is_of_whole_vectors_alone():
+    """Narrower ones have the batch alone, and what the queue gives to the loss is measured at the whole."""
+    (a, p), _ = columns(2)
+    whole = objective(name="esimcse", esimcse={"temperature": 0.1}, matryoshka=[WIDTH, 8]).double()
+    term = whole.terms["esimcse"]
+    term.head = torch.nn.Identity()
+    queue = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(4)).double()
+    term.queue[:5] = queue
+    term.filled.fill_(5)
+    report = context(collects_diagnostics=True)
+    found = whole.relate({"anchor": a, "positive": p}, report)["esimcse"]
+    of_queue = info_nce(a, p, 0.1, negatives=Negatives(queue))
+    narrow = info_nce(a[:, :8], p[:, :8], 0.1)
+    assert found.item() == pytest.approx((of_queue + narrow).item(), rel=1e-12)
+    assert report.measures["esimcse_at_8"].item() == pytest.approx(narrow.item(), rel=1e-12)
+    without = info_nce(a, p, 0.1)
+    share = float(report.measures["esimcse_queue_share_of_loss"])
+    assert share == pytest.approx(1 - (without / of_queue).item(), abs=1e-6)

@@ -58,6 +58,27 @@ def test_a_relation_is_a_byte(relations, fits):
             pack([sentence])
 
 
+@pytest.mark.parametrize("field", ["lemmas", "pos"])
+@pytest.mark.parametrize("count,fits", [(65535, True), (65536, False)])
+def test_a_lemma_and_a_pair_of_tags_are_two_bytes(field, count, fits):
+    places, same, none = tuple(range(0, 512, 2)), ("a",) * 256, (0,) * 256
+    ends, names = tuple(place + 1 for place in places), [f"b{number}" for number in range(count)]
+    sentences = []
+    for start in range(0, count, 256):
+        own = tuple(names[start : start + 256])
+        n = len(own)
+        columns = {"tags": same[:n], "pos": same[:n], "lemmas": same[:n]} | {field: own}
+        rest = {"heads": none[:n], "deps": same[:n], "language": "xx"}
+        text = " ".join(same[:n])
+        sentences.append(ParsedSentence(text=text, starts=places[:n], ends=ends[:n], **columns, **rest))
+    if not fits:
+        with pytest.raises(ValueError, match=r"65536 (tags|lemmas) are too many|65536 tags or"):
+            pack(sentences)
+        return
+    read = Annotation(pack(sentences), "xx")
+    assert all(read[row] == sentences[row] for row in (0, 1, len(sentences) - 1))
+
+
 def test_a_parser_of_another_language_is_one_error(tmp_path, parser):
     (tmp_path / "corpus.txt").write_text("今天天气很好，我们去公园吧。\n" * 5 + "他昨天没有来上课。\n" * 5)
     with pytest.raises(

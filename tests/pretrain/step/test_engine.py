@@ -3,15 +3,19 @@
 import copy
 import math
 import os
+from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
 import torch.distributed as dist
+from exactness_worker import build
 
 from pretrain.checkpoint.engine_state import engine_state
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.ranks import destroy_groups
 from pretrain.config.recipe import validate_config
+from pretrain.config.run import Precision
 from pretrain.model.modules import parameter_groups
 from pretrain.step.engine import build_engine, device, start_processes
 from pretrain.step.optimizer import AdamW, Lamb
@@ -100,3 +104,13 @@ def test_steps_are_torchs_own(alone, zero, optimizer):
         torch.testing.assert_close(view.part(p, None).values, q.detach().flatten(), rtol=1e-5, atol=1e-6)
         assert view.scalars(p) == {"step": 2}
     engine.destroy()
+
+
+@pytest.mark.parametrize("precision", [one for one in get_args(Precision) if one != "auto"])
+def test_products_are_of_the_precision_that_is_set(precision):
+    """Each that a recipe may name; vectors are float32 in all."""
+    _, model = build("simcse", 0, precision, 0.0)
+    row = SimpleNamespace(seed=None, ids=torch.zeros(1))
+    with torch.autocast("cpu", torch.bfloat16), model.autocast(row):  # whatever is around it
+        made = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert made.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
