@@ -224,3 +224,83 @@ def test_scores_are_of_these_weights_and_this_pooling(pooling, tmp_path, monkeyp
     assert evaluate() == ["sts", "nanobeir"]
     (model / WEIGHTS).write_text("others")
     assert evaluate() == ["sts", "senteval", "nanobeir"]
+
+
+@pytest.mark.parametrize("derive", ["", "remove=1"])
+def test_each_seed_is_trained_once_and_scored_where_that_is_asked_for(derive, tmp_path, monkeypatch, capsys):
+    out, data, done = tmp_path / "out", tmp_path / "data", []
+    (out / "seed-2" / "of an interrupted run").mkdir(parents=True)
+    (out / "start.json").write_text(json.dumps({"derive": derive}))
+
+    def train(track, given, seed, *places):
+        run = out / f"seed-{seed}"
+        assert (given, places) == (derive, (data, tmp_path, run)) and not run.exists()
+        done.append(seed)
+        for name in ("best", "derived"):
+            (run / name / "1_Pooling").mkdir(parents=True)
+            (run / name / WEIGHTS).write_text(f"{name} {seed}")
+            (run / name / "1_Pooling" / WEIGHTS).write_text("head")
+        if seed == 4:
+            raise UserError("no luck")
+        return 9.04 + seed
+
+    def evaluate(model, report, eval_data, retrieval):
+        assert (
+            model.name == ("derived" if derive else "best") and report == out / "scores" / model.parent.name
+        )
+        assert (eval_data, retrieval) == (tmp_path, out / "retrieval")
+        done.append(model.parent.name)
+        return {"STS": 70.126, "dev": 80.0}
+
+    monkeypatch.setattr(training, "_train", train)
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    monkeypatch.setattr(training, "make_retrieval", lambda *given: done.append(given))
+
+    def go_on(*seeds, score):
+        done.clear()
+        training.do_seeds(Track(90), seeds, data, tmp_path, out, score)
+        return done, capsys.readouterr().out
+
+    first, said = go_on(1, 2, score=False)
+    assert first == [1, 2] and not (out / "seed-2" / "of an interrupted run").exists()
+    assert said.splitlines()[:2] == ["[1/2] seed 1: at most 01:30", "[1/2] seed 1: 10 s"]
+    kept = json.loads((out / "seed-2.json").read_text())
+    model = out / "seed-2" / ("derived" if derive else "best")
+    assert kept == {"seconds": 11.0, "weights": training.weights_digest(model)}
+    sets = (tmp_path, out / "retrieval")
+    assert go_on(2, 3, score=True)[0] == [sets, "seed-2", 3, "seed-3"]
+    again, said = go_on(2, 3, score=True)
+    assert again == [sets] and said == "".join(
+        f"[{n}/2] seed {n + 1}: {10 + n} s, STS 70.13, dev 80.00\n" for n in (1, 2)
+    )
+    assert json.loads((out / "seed-2.json").read_text()) == kept | {"scores": {"STS": 70.126, "dev": 80.0}}
+    for _ in range(2):  # what has no clock is trained anew
+        with pytest.raises(UserError, match="no luck"):
+            go_on(4, score=True)
+        assert done == [sets, 4] and not (out / "seed-4.json").exists()
+
+
+def test_the_digest_of_weights_is_of_every_file_of_them_and_its_place(tmp_path):
+    def digest(**files):
+        folder = tmp_path / f"m{len(list(tmp_path.iterdir()))}"
+        for name, content in files.items():
+            place = folder / f"{name.replace('__', '/')}.safetensors"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(content)
+        (folder / "config.json").write_text(str(files))
+        return training.weights_digest(folder)
+
+    first = digest(model="a", head__model="b")
+    assert first == digest(head__model="b", model="a")
+    others = [digest(model="a"), digest(model="b", head__model="a"), digest(model="a", other__model="b")]
+    assert len({first, *others, digest(model="a", head__model="c")}) == 5
+
+
+def test_what_is_derived_is_made_by_the_flags_of_export_from_the_runs_data(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(training, "run_to_end", lambda *words: given.append(words))
+    training.make_derived("whiten=8,sentences=99", tmp_path / "best", tmp_path / "data", tmp_path / "derived")
+    ((module, words, _),) = given
+    assert module == "pretrain.commands.export"
+    more = [f"--out={tmp_path}/derived", f"--text={tmp_path}/data", "--whiten=8", "--sentences=99"]
+    assert words == [f"{tmp_path}/best", *more]

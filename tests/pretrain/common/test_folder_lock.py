@@ -325,3 +325,90 @@ def test_a_holder_lives_if_it_refreshes_its_lock(tmp_path):
     assert not watch.holder_lives() and not watch.lives
     refresh(10)
     assert not watch.holder_lives()  # the first look again
+
+
+class Told:
+    """A lock over a clock of its own, whose holder's state at each second is told: None, if it is free."""
+
+    lock_file = "the lock"
+
+    def __init__(self, state, beats):
+        self.now, self.state, self.beats, self.removed = 0.0, state, beats, False
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    @property
+    def owner(self):
+        state = None if self.removed else self.state(self.now)
+        return state and SimpleNamespace(state=state, pid=7, hostname="there")
+
+    def holder_lives(self):
+        """Refreshed every 10 s, if at all."""
+        self.lives = self.beats and self.now >= 10
+        return self.lives
+
+    lives = False
+
+    def acquire(self, timeout, poll_interval, cancel_check):
+        """As a lease does, which counts as free when it was not refreshed for its time."""
+        end = self.now + timeout
+        while self.owner is not None and (self.beats or self.now < locks.LEASE):
+            if self.state(self.now) == "mismatch":
+                raise locks.LeaseSettingsMismatch("the lock", 1.0, 2.0)
+            if cancel_check() or self.now >= end:
+                raise locks.Timeout("the lock")
+            self.now += poll_interval
+
+
+@pytest.mark.parametrize(
+    "state,beats,wait,taken,at,said",
+    [
+        (lambda now: None, False, 0, True, 0, 0),
+        (lambda now: "lives", True, 0, False, 0, 0),
+        (lambda now: "lives", True, 5, False, 5, 0),
+        (lambda now: "lives", False, 300, False, 300, 0),  # suspended: never by the age of its lock
+        (lambda now: "lives" if now < 3 else None, True, 5, True, 3, 0),
+        (lambda now: "dies", False, 0, False, 10, 0),
+        (lambda now: "dies", False, 5, False, 15, 0),
+        (lambda now: "dies" if now < 4 else "dead", False, 0, True, 4, 0),
+        (lambda now: "dead", False, 0, True, 0, 0),
+        (lambda now: "elsewhere", True, 0, False, 10, 1),
+        (lambda now: "elsewhere", True, 30, False, 30, 1),
+        (lambda now: "elsewhere" if now < 20 else None, True, 30, True, 20, 1),
+        (lambda now: "elsewhere" if now < 0.5 else None, True, 0, True, 0.5, 0),
+        (lambda now: "elsewhere", False, 0, True, 120, 1),
+        (
+            lambda now: "elsewhere" if now < 40 else "lives",
+            True,
+            60,
+            False,
+            60,
+            1,
+        ),  # one of here has taken it
+        (lambda now: "elsewhere" if now < 40 else "dead", False, 0, True, 40, 1),
+        (lambda now: "mismatch", False, 60, False, 0, 0),
+    ],
+)
+def test_a_lock_is_waited_for_as_long_as_its_holder_may_live(
+    state, beats, wait, taken, at, said, monkeypatch, tmp_path, capsys
+):
+    lock = Told(state, beats)
+    monkeypatch.setattr(locks, "time", lock)
+    monkeypatch.setattr(locks, "_Watch", lambda lock: lock)
+    monkeypatch.setattr(locks, "state_here", lambda owner: getattr(owner, "state", "elsewhere"))
+    monkeypatch.setattr(locks, "_remove", lambda lock, owner: setattr(lock, "removed", owner.state == "dead"))
+    try:
+        locks._acquire(lock, tmp_path, wait)
+        got = True
+    except FolderTakenError as error:
+        got = False
+        assert f"{tmp_path} is being written by process 7 on there. " in str(error)
+    assert got is taken and lock.now == pytest.approx(at, abs=0.35)
+    line = (
+        f"{tmp_path} is held by process 7 on there; waiting up to {120 + wait} s to see whether it is alive\n"
+    )
+    assert capsys.readouterr().err == line * said

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ from pretrain.config.data import Source
 from pretrain.data.manifest import PREPARATION, outdated, read_manifest
 from pretrain.data.shards import ShardReader
 from pretrain.prepare import jobs
-from pretrain.prepare.run import prepare
+from pretrain.prepare.run import _unfinished_plan, prepare
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.prepare.work_folder import SentenceCounts
+from pretrain.prepare.work_folder import PreparationPlan, SentenceCounts
 from pretrain.start.data import check_parts
 
 QUIETLY = {"workers": 1, "progress": False}
@@ -295,3 +296,32 @@ def test_the_batch_script_says_how_to_submit_it():
     variables = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, env=variables)
     assert done.returncode == 2 and "sbatch" in done.stderr
+
+
+def test_an_unfinished_preparation_goes_on_only_with_what_it_was_begun_with(corpus, tmp_path):
+    made, work = config(corpus), tmp_path / "out" / ".work"
+    tasks = plan_tasks(made.sources)
+    begun = PreparationPlan(preparation=PREPARATION, config=made, tasks=tasks, buckets=3, described="it")
+
+    def found(plan=begun, wanted=made, tasks=tasks):
+        plan.write(work)
+        return _unfinished_plan(wanted, tasks, work)
+
+    assert found() == begun
+    another = "out holds an unfinished preparation of another version: give --overwrite true"
+    for version in (PREPARATION - 1, PREPARATION + 1):
+        with pytest.raises(UserError, match=another):
+            found(begun.model_copy(update={"preparation": version}))
+    with pytest.raises(
+        UserError, match=r"holds an unfinished preparation with another config: max_length is"
+    ):
+        found(wanted=config(corpus, max_length=9))
+    grown = [replace(task, size=task.size + 1) for task in tasks]
+    for others in (grown, [], [*tasks, *tasks]):
+        with pytest.raises(
+            UserError, match=r"The sources have changed since \S+out was begun: give --overwrite"
+        ):
+            found(tasks=others)
+    (work / "plan.json").write_text('{"preparation": 1}')
+    with pytest.raises(UserError, match=another):
+        _unfinished_plan(made, tasks, work)

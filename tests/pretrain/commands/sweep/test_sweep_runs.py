@@ -1,14 +1,17 @@
 """The runs of a sweep: their identity, sharing, errors."""
 
+import signal
 import sys
 from types import SimpleNamespace
 
 import pytest
 from sweep_helpers import entries_of
 
+from pretrain.commands.sweep import runs
 from pretrain.commands.sweep.runs import StopRequested, SweepPlan, Trainer, identity
+from pretrain.common.errors import UserError
 from pretrain.common.processes import failure_line
-from pretrain.common.shutdown import INTERRUPT, REQUEUE, STOP, TERMINATE
+from pretrain.common.shutdown import INTERRUPT, REASONS, REQUEUE, SIGNALS, STOP, STOP_FILE, TERMINATE
 
 
 def point(tmp_path, **given):
@@ -136,3 +139,40 @@ def test_the_failure_line_of_a_run_is_its_error(tmp_path):
     assert failure_line(log) == "error: source a.txt: no such file."
     log.write_text("")
     assert failure_line(log) == "it printed nothing"
+
+
+@pytest.mark.parametrize("launch", [[], ["torchrun"]])
+@pytest.mark.parametrize("request_", [None, *SIGNALS.values()])
+def test_a_request_to_stop_is_passed_on_once(launch, request_, tmp_path, monkeypatch):
+    """To a run of one process as the signal that it was, to a launcher's as a stop file, which goes again."""
+    asked, printed, sent, there = [0], [], [], []
+    stand_in = SimpleNamespace(requested=lambda: asked[0])
+    monkeypatch.setattr("pretrain.common.shutdown.Shutdown", lambda *_, **__: stand_in)
+    trainer = Trainer(launch, {"KEY": "it"}, printed.append)
+
+    def start(words, log, environment, **more):
+        assert (words, log, environment) == (["a", "b"], tmp_path / "log.txt", {"KEY": "it"})
+        assert more == {"append": True, "at_parents_end": signal.SIGTERM}
+        return SimpleNamespace(send_signal=sent.append)
+
+    def wait(child, look):
+        look()
+        assert not sent and not list(tmp_path.iterdir())
+        asked[0] = request_ or 0
+        look()
+        look()
+        there.extend(path.name for path in tmp_path.iterdir())
+        return 9
+
+    monkeypatch.setattr(runs, "start_logged", start)
+    monkeypatch.setattr(runs, "wait_for_end", wait)
+    assert trainer._process(["a", "b"], tmp_path) == 9
+    number = next((number for number, what in SIGNALS.items() if what == request_), None)
+    assert sent == ([] if launch or request_ is None else [number]) and not list(tmp_path.iterdir())
+    assert there == ([STOP_FILE] if launch and request_ is not None else [])
+    assert printed == ([] if request_ is None else [f"{REASONS[request_]}: waiting for the run to save"])
+
+
+def test_a_launcher_that_cannot_be_started_is_named(trainer, tmp_path):
+    with pytest.raises(UserError, match=r"--launch: \S+/no-launcher cannot be started \(No such file"):
+        trainer._process([str(tmp_path / "no-launcher")], tmp_path)
