@@ -4,7 +4,9 @@ import json
 import re
 import shlex
 import signal
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,14 +22,19 @@ from sts_layout import write_layout
 from transformers import AutoModelForMaskedLM, AutoTokenizer, T5Config
 
 from finetune.encoders.models import open_model
+from finetune.judge.heldout import RetrievalTest
 from finetune.judge.scores import METRICS
 from finetune.nanobeir import FOLDER, read
 from finetune.search import search
+from pretrain.benchmarks.own_sets import OwnSet
 from pretrain.benchmarks.sts_tasks import StsEvaluator
-from pretrain.commands.adapt import _require_a_batch, check_start
+from pretrain.commands import adapt as adapt_module
+from pretrain.commands.adapt import _require_a_batch, check_start, main
 from pretrain.common.errors import UserError
+from pretrain.common.files import sha256_of
 from pretrain.config.recipe import load_config
 from pretrain.data.tokenizer import load_tokenizer
+from pretrain.export.sums import WEIGHTS
 
 FLAGS = {key: value for key, value in TINY.items() if not key.startswith("model.")} | {
     "train.steps": 6,
@@ -55,6 +62,150 @@ def test_texts_are_as_long_as_the_start_reads_them(tmp_path):
     assert check_start(str(bert)) == LONGEST
     for longest in (16, LONGEST):
         assert check_start(str(save_guest(bert, tmp_path / str(longest), "mean", longest=longest))) == longest
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """The command without its judge, preparation and training: what each of them is given, in order."""
+    given = {}
+    judge = SimpleNamespace(rows=lambda: "rows", table=lambda rows: [f"table of {rows}"])
+    (tmp_path / "rest").write_text("{}\n" * 500)
+
+    def note(name, result=None):
+        return lambda *words, **keys: given.update({name: (words, keys)}) or result
+
+    monkeypatch.setattr(adapt_module, "choose_accelerator", lambda: None)
+    monkeypatch.setattr(adapt_module, "_judge", note("judge", judge))
+    monkeypatch.setattr(adapt_module, "prepare", note("prepare", "the data"))
+    monkeypatch.setattr(adapt_module, "train", note("train"))
+    monkeypatch.setattr(adapt_module, "_report", note("report"))
+    rest = [{"source": str(tmp_path / "rest")}]
+    monkeypatch.setattr("finetune.judge.heldout.training_sources", lambda sources, folder: rest)
+    return given
+
+
+def test_what_is_held_out_is_neither_prepared_nor_trained_on(given, tmp_path, capsys, monkeypatch):
+    bert, out = str(save_bert(tmp_path / "bert")), tmp_path / "run"
+    keys = {"train.global_batch": "64", "train.warmup_steps": "2", "train.steps": "6"}
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
+
+    def command(**more):
+        given.clear()
+        return main(init=bert, text="a.txt,b.txt", out=out, config="adapt_micro", **(keys | more))
+
+    assert command() == 0 and list(given) == ["judge", "prepare", "train", "report"]
+    (init, place, prepared, pooling, eval_data), _ = given["judge"]
+    assert (init, place, pooling, eval_data) == (bert, out, "mean", "")
+    assert [source.source for source in prepared.sources] == ["a.txt", "b.txt"]
+    _, one = given["prepare"]
+    assert (one["out"], one["sources"]) == (out / "data", [{"source": str(tmp_path / "rest")}])
+    assert one["tokenizer"] == bert and one["max_length"] == LONGEST
+    words, one = given["train"]
+    assert words == ("adapt_micro",) and "eval_data" not in one and one.items() >= keys.items()
+    assert (one["init"], one["data"], one["run"], one["resume"]) == (bert, "the data", out, "auto")
+    judge, *rest = given["report"][0]
+    assert judge.rows() == "rows" and rest == [bert, "a.txt,b.txt", out, ""]
+    said = capsys.readouterr().out
+    headings = [
+        *("== 1. hold a test out of a.txt,b.txt", "table of rows"),
+        f"== 2. prepare the rest with the tokenizer of {bert}",
+        *(f"== 3. train {bert} on it", "== 4. judge"),
+    ]
+    assert [line for line in said.splitlines() if line] == headings
+    # shorter texts, if that is asked for
+    command(**{"data.prepare.max_length": "9"})
+    assert given["prepare"][1]["max_length"] == 9
+    # of a run that is done the report alone is made again; of one that has more steps to do it goes on
+    (out / "report").mkdir(parents=True)
+    (out / "config.yaml").touch()
+    for steps, trained in ((6, False), (5, True)):
+        (out / "report" / "summary.json").write_text(json.dumps({"steps": steps}))
+        assert command() == 0 and ("train" in given) is trained and "report" in given
+    monkeypatch.setattr(adapt_module, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert command() == 130 and "report" not in given
+    assert f"{out} is stopped. The same command continues" in capsys.readouterr().err
+    # a folder of something else stays as it is
+    (out / "config.yaml").rename(out / "mine.yaml")
+    with pytest.raises(UserError, match="holds something else; choose another --out"):
+        command()
+    assert not given
+    for key in ("data", "run", "checkpoint.resume", "data.prepare.tokenizer"):
+        with pytest.raises(UserError, match=f"--{key} follows from --init, --text and --out: leave it out"):
+            command(**{key: "x"})
+
+
+@pytest.mark.parametrize(
+    "own,pooling,opened",
+    [(True, "mean", ""), (False, "mean", "mean"), (False, "words", ""), (False, "cls", "cls")],
+)
+def test_the_start_is_judged_by_its_own_pooling_or_that_of_training(
+    own, pooling, opened, tmp_path, monkeypatch, capsys
+):
+    counts = {"documents": 1200, "heldout": 120, "training": 1000, "copies": 80, "neighbours": 0}
+    found, shown = {"heading": 1500, "title": 2}, [["what is it", "It is a text."]]
+    test, general = RetrievalTest({}, "heading", found, counts, shown), OwnSet("G", "", ["a"], ["b"], None)
+    asked, judged = [], []
+    monkeypatch.setattr("finetune.judge.heldout.make_test", lambda *given: asked.append(given) or test)
+    monkeypatch.setattr("finetune.judge.choice.general_test", {"DATA": general}.get)
+    monkeypatch.setattr("finetune.judge.choice.fingerprint", lambda *given: given)
+    monkeypatch.setattr("finetune.encoders.models.open_model", lambda *given, **more: (given, more))
+    monkeypatch.setattr("pretrain.export.sentence_transformers.read_modules", lambda source: own or None)
+
+    def judge(*given):
+        return SimpleNamespace(given=given, begin=lambda: judged.append(given))
+
+    monkeypatch.setattr("finetune.judge.choice.Judge", judge)
+    prepare = load_config("adapt_micro", {"data.prepare.sources": "a.txt"}).data.prepare
+    found = adapt_module._judge("INIT", tmp_path, prepare, pooling, "DATA")
+    assert judged == [found.given]
+    given, folder, open_start, *rest = found.given
+    assert (given, folder, rest) == (test, tmp_path / "judge", [general, ("INIT", opened)])
+    assert open_start() == (("INIT", opened), {"quiet": True})
+    assert asked == [(prepare.sources, tmp_path / "judge", prepare.seed, prepare.unit == "record")]
+    said = capsys.readouterr().out
+    assert said.splitlines() == [
+        "  documents  1,200: 120 held out, 1,000 to train on, 80 in neither (they repeat held-out ones)",
+        "  pairs      a heading and its section (held-out queries by kind: heading 1,500, title 2)",
+        "             what is it -> It is a text.",
+        "  general    G, 1 pairs: what must not be forgotten",
+    ]
+    test.counts["neighbours"] = 7
+    monkeypatch.setattr("finetune.judge.heldout.make_test", lambda *_: replace(test, part=2000))
+    adapt_module._judge("INIT", tmp_path, prepare, pooling, "DATA")
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert "fewer than 50 documents: split into parts of 2,000 characters or more" in first
+    assert second.endswith("ones), 7 left out beside held-out ones")
+
+
+@pytest.mark.parametrize("kept", ["start", "adapted"])
+def test_a_report_is_made_once_of_the_weights_that_are_there(kept, tmp_path, monkeypatch, capsys):
+    out, decided = tmp_path / "my run", []
+    (out / "report").mkdir(parents=True)
+    for name in ("export", "best"):
+        (out / name).mkdir()
+        (out / name / WEIGHTS).write_text(name)
+
+    def decide(start, trained, best, open_model):
+        decided.append((start, trained, best))
+        return {"kept": kept, "weights": [sha256_of(folder / WEIGHTS) for folder in (trained, best)]}
+
+    monkeypatch.setattr("finetune.judge.choice.report_lines", lambda report: ["the table", "best/ is it"])
+    for changed, times in ((None, 1), (None, 1), ("export", 2), ("best", 3)):
+        if changed:
+            (out / changed / WEIGHTS).write_text("trained again")
+        adapt_module._report(SimpleNamespace(decide=decide), "INIT", "my text", out, "")
+        assert decided == [("INIT", out / "export", out / "best")] * times
+        said = capsys.readouterr().out
+        assert json.loads((out / "report" / "judge.json").read_text())["kept"] == kept
+    note = f"  note       what follows uses best/, which is the start; {out}/export was trained"
+    lines = [line for line in said.splitlines() if line]
+    assert lines == [
+        *["the table", *([note] if kept == "start" else [])],
+        f'  use it     SentenceTransformer("{out}/best"), or AutoModel.from_pretrained',
+        f"""  search     clearly search INIT --beside '{out}' --text 'my text' --split "what to look for\"""",
+        f"  evaluate   clearly sts '{out}' --eval-data DIR",
+        "best/ is it",
+    ]
 
 
 def words(init: Path, text: Path, out: Path, **flags: object) -> list[str]:

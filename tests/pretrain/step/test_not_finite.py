@@ -21,7 +21,7 @@ from pretrain.commands.verify.__main__ import verify
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.batch import RankBatch
-from pretrain.start.resume import last_good
+from pretrain.start.resume import NotFinite, last_good, roll_back
 from pretrain.step.faults import Faults, Finding, OverBudget, StepNumbers, _watched, diagnose
 from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
@@ -453,3 +453,65 @@ def test_the_checkpoint_to_return_to_is_from_before_the_faults_or_the_oldest(sav
 def test_steps_that_cannot_be_left_out_are_refused(jump, says):
     with pytest.raises(UserError, match=f"train.faults.jump.*{says}"):
         load_config(None, {"train.faults.jump": jump})
+
+
+@pytest.mark.parametrize(
+    "since,step,done,to",
+    [
+        (7, 9, 0, 6),
+        (6, 9, 0, 3),  # the checkpoint of a step with a fault is not gone back to
+        (2, 9, 1, 3),  # the oldest, if none is from before
+        (7, 20, 0, None),  # the run was over
+        (7, 9, 2, None),  # roll-backs are done
+    ],
+)
+def test_a_roll_back_goes_to_the_last_good_checkpoint_and_on_from_the_fault(
+    since, step, done, to, tmp_path, monkeypatch
+):
+    settings = {"train.faults.rollbacks": "2", "train.steps": "20", "folder": str(tmp_path)}
+    config, said, folder = load_config(None, settings), [], tmp_path / "checkpoints"
+    for number in (3, 6, 9):
+        (folder / f"step-{number:08d}").mkdir(parents=True)
+    monkeypatch.setattr(store, "problem_with", lambda path: None)
+    progress = Progress(step=step + 1, tokens=900, faults=[7, step], rollbacks=[{}] * done)
+
+    def load(path):
+        said.append(f"loaded {path.name}")
+        return {"step": int(path.name[5:]), "progress": asdict(Progress(tokens=int(path.name[5:])))}
+
+    def save(given, wait):
+        assert given is progress and wait and progress.rows == {"ended": 1}
+        said.append(
+            f"saved {progress.step}, {progress.tokens}, {sorted(path.name for path in folder.iterdir())}"
+        )
+
+    checkpoints = SimpleNamespace(wait=lambda: None, config=config, load=load, save_progress=save)
+    telemetry = SimpleNamespace(
+        log=lambda *row: said.append(row), warn=said.append, sync=lambda: {"ended": 1}
+    )
+    fault = OverBudget(step, since, "it is ill", Finding([4, 5], [5], [(5, "five")]))
+    report = tmp_path / "faults" / f"step-{step:08d}.txt"
+    if to is None:
+        with pytest.raises(NotFinite) as end:
+            roll_back(fault, progress, 20, checkpoints, telemetry)
+        assert f"it is ill; {done} of 2 roll-backs are done" in str(end.value) and not said
+        jump = f"--train.faults.jump 7-{step} (leave these steps' data out)"
+        assert (jump in str(end.value)) is (step < 20) and f"{folder}/step-00000006" in str(end.value)
+    else:
+        roll_back(fault, progress, 20, checkpoints, telemetry)
+        back = {"from": to, "to": step, "why": "it is ill"}
+        assert (progress.step, progress.tokens, progress.faults) == (step, to, [])
+        assert progress.rollbacks == [{}] * done + [back]
+        names = [f"step-{number:08d}{'.abandoned' if number > to else ''}" for number in (3, 6, 9)]
+        loaded, row, warned, last = said
+        assert (loaded, row) == (
+            f"loaded step-{to:08d}",
+            (step, {"rolled_back": {**back, "report": str(report)}}),
+        )
+        assert (
+            f"of step-{to:08d} again, and steps {to + 1} to {step} are left out (roll-back {done + 1} of 2)"
+            in warned
+        )
+        assert last == f"saved {step}, {to}, {names}"
+    lines = ["it is ill", *fault.finding.lines(), "all sequences of the batch, lane by lane: 4, 5"]
+    assert report.read_text().splitlines() == lines

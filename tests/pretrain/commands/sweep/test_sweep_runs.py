@@ -1,17 +1,29 @@
 """The runs of a sweep: their identity, sharing, errors."""
 
+import json
 import signal
 import sys
 from types import SimpleNamespace
 
 import pytest
-from sweep_helpers import entries_of
+from sweep_helpers import entries_of, write_sweep
 
+from pretrain.commands.sweep import __main__ as command
 from pretrain.commands.sweep import runs
+from pretrain.commands.sweep.file import read_sweep
 from pretrain.commands.sweep.runs import StopRequested, SweepPlan, Trainer, identity
 from pretrain.common.errors import UserError
 from pretrain.common.processes import failure_line
-from pretrain.common.shutdown import INTERRUPT, REASONS, REQUEUE, SIGNALS, STOP, STOP_FILE, TERMINATE
+from pretrain.common.shutdown import (
+    EXIT_CODES,
+    INTERRUPT,
+    REASONS,
+    REQUEUE,
+    SIGNALS,
+    STOP,
+    STOP_FILE,
+    TERMINATE,
+)
 
 
 def point(tmp_path, **given):
@@ -176,3 +188,113 @@ def test_a_request_to_stop_is_passed_on_once(launch, request_, tmp_path, monkeyp
 def test_a_launcher_that_cannot_be_started_is_named(trainer, tmp_path):
     with pytest.raises(UserError, match=r"--launch: \S+/no-launcher cannot be started \(No such file"):
         trainer._process([str(tmp_path / "no-launcher")], tmp_path)
+
+
+@pytest.fixture
+def work(tmp_path, trainer, monkeypatch):
+    """A sweep of three rows whose runs a stand-in trains; what is asked of it and of the evaluation."""
+    asked, tables = [], []
+    rows = {
+        "good": {},
+        "bad": {"set": {"train.lr": 13}},
+        "of others": {"kind": "quoted", "paper": {"A": 50.0}},
+    }
+    more = {"columns": {"A": "sts.STS-B"}, "evaluations": {"glue": "--tasks RTE"}}
+    path = write_sweep(tmp_path, rows=rows, seeds=[1, 3], **more)
+
+    def train(run, heading):
+        asked.append((heading, run.name))
+        if run.entry.name == "bad":
+            trainer.failures[run.name] = "error: no luck"
+            return False
+        (run.folder / "report").mkdir(parents=True)
+        summary = {"steps": 8, "seconds": 75.0, "best_step": 4, "best": {"stsb-dev": 70.0 + run.seed}}
+        (run.folder / "report" / "summary.json").write_text(json.dumps(summary))
+        return True
+
+    monkeypatch.setattr(trainer, "train", train)
+    monkeypatch.setattr(command, "Trainer", lambda *_: trainer)
+    monkeypatch.setattr(command, "evaluate", lambda *given: tables.append(given))
+
+    def made(**flags):
+        asked.clear()
+        tables.clear()
+        trainer.failures.clear()
+        keys = {key: flags.pop(key) for key in list(flags) if key == "eval_data"}
+        return command.SweepWork(str(path), command.SweepFlags(out=tmp_path / "out", **flags), keys)
+
+    return SimpleNamespace(made=made, asked=asked, tables=tables, out=tmp_path / "out" / "sweep")
+
+
+def test_a_sweep_trains_what_is_not_done_and_failures_do_not_stop_others(work, capsys, monkeypatch):
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
+    assert work.made().run() == 1
+    names = ["good, seed 1", "good, seed 3", "bad, seed 1", "bad, seed 3"]
+    assert work.asked == [(f"[{n}/4] ", name) for n, name in enumerate(names, 1)] and work.tables == []
+    said = capsys.readouterr().out.splitlines()
+    assert said[:4] == [
+        "4 runs: 0 done, 0 begun, 4 to do",
+        "  done in 01:15, STS-B dev 71.00",
+        "  done in 01:15, STS-B dev 73.00",
+        "failed: bad, seed 1: error: no luck",
+    ]
+    assert "no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks" in said
+    assert "other columns need glue: --evaluations all runs them" in said
+    assert said[-1] == f"table and figures: {work.out}"
+    rows = json.loads((work.out / "results.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["good", "bad", "of others"]
+    assert (work.out / "table.md").read_text() in "\n".join([*said, ""])
+    # again: what failed alone, unless it is left out; then nothing has failed
+    assert work.made(seed_list=["3", "5"]).run() == 1
+    assert work.asked == [("[2/4] ", "good, seed 5"), ("[3/4] ", "bad, seed 3"), ("[4/4] ", "bad, seed 5")]
+    assert "4 runs: 1 done, 0 begun, 3 to do" in capsys.readouterr().out
+    assert work.made(rows="good").run() == 0 and work.asked == []
+
+
+def test_a_sweep_evaluates_runs_that_are_done_by_what_was_chosen(work, tmp_path, capsys):
+    for chosen, more in (((), {}), (("glue",), {"glue": "--tasks RTE"}), (("all",), {"glue": "--tasks RTE"})):
+        sweep = work.made(evaluations=chosen, eval_data=str(tmp_path), jobs=1)
+        assert sweep.run() == 1
+        (models, of_runs, trainer, jobs), (starts, of_start, *_) = work.tables
+        assert [model.run.name for model in models] == ["good, seed 1", "good, seed 3"]
+        assert of_runs == {"sts": "", "geometry": "--measure sts"} | more
+        assert (starts, of_start) == ([], {}) and (trainer, jobs) == (sweep.trainer, 1)
+        assert ("other columns need" in capsys.readouterr().out) is (chosen == ())
+    with pytest.raises(UserError, match="--evaluations 'mteb': this sweep has glue"):
+        work.made(evaluations=("mteb",))
+
+
+@pytest.mark.parametrize("words", [["1", "1"], ["1", "x"], ["-1"], ["1.5"]])
+def test_seeds_are_different_whole_numbers(words, work):
+    with pytest.raises(UserError, match=f"--seed-list {','.join(words)}: give different whole numbers"):
+        work.made(seed_list=words)
+
+
+def test_a_row_with_seeds_of_its_own_has_those_of_the_command(tmp_path):
+    path = write_sweep(tmp_path, rows={"one": {"seeds": [7, 8]}, "two": {}})
+    assert command._with_seeds(read_sweep(path), []).rows["one"].seeds == [7, 8]
+    found = command._with_seeds(read_sweep(path), ["4", "5"])
+    assert found.seeds == [4, 5] and found.rows["one"].seeds is found.rows["two"].seeds is None
+
+
+@pytest.mark.parametrize("request_", SIGNALS.values())
+def test_a_stopped_sweep_says_how_it_goes_on(request_, monkeypatch, capsys):
+    monkeypatch.setattr(command.sys, "argv", ["sweep", "a b.yaml", "--jobs", "2"])
+
+    def work():
+        raise StopRequested(request_)
+
+    assert command._until_stopped(work) == EXIT_CODES[request_] and command._until_stopped(lambda: 7) == 7
+    said = capsys.readouterr().err
+    assert said.startswith(f"{REASONS[request_]}: stopped\n") and said.endswith(" 'a b.yaml' --jobs 2\n")
+
+
+def test_processes_of_a_sweep_have_its_data_and_their_part_of_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEY", "it")
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    monkeypatch.setattr(command, "usable_cores", lambda: 7)
+    monkeypatch.chdir(tmp_path)
+    alone, data = command._environment("", 1), command._environment("data", 2)
+    assert (alone["KEY"], alone["OMP_NUM_THREADS"]) == ("it", "64") and alone["PYTHONPATH"]
+    assert (data["CLEAR_DATA"], data["OMP_NUM_THREADS"]) == (str(tmp_path / "data"), "3")
+    assert command._environment("", 9)["OMP_NUM_THREADS"] == "1"
