@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,11 @@ from safetensors.torch import save_file
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.store import QUARANTINED, choose
+from pretrain.common.errors import UserError
+from pretrain.config.recipe import load_config
+from pretrain.data.batch import BatchSpec, ViewSpec
+from pretrain.start import resume as resuming
+from pretrain.step.progress import Progress
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -206,3 +212,135 @@ def test_resuming_from_a_named_checkpoint_keeps_the_later_ones_and_takes_none_of
     kept = {path.name for path in (run / "checkpoints").iterdir() if QUARANTINED.fullmatch(path.name)}
     assert kept == {f"{name}.abandoned" for name in later}
     assert curve(run) == curve(whole) and records(run)
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Runs of folders alone: `start` goes on from one, and says what was chosen and what is there."""
+    bad, cut = set(), store.Problem("damaged", "is cut")
+    (tmp_path / "data" / "tokenizer").mkdir(parents=True)
+    (tmp_path / "data" / "tokenizer" / "tokenizer.json").write_text("{}")
+    monkeypatch.setattr(store, "problem_with", lambda path: cut if path in bad else None)
+    progress = {"best_score": 5.0, "unimproved": 2}
+
+    def read_state(path):
+        rows = {"rows": {"of": store.step_of(path)}}
+        return {
+            "step": store.step_of(path),
+            "inputs": "then",
+            "progress": {"changes": [], **progress, **rows},
+        }
+
+    def require_same(source, before, now, accept):
+        assert (before, now, accept) == ("then", "now", "vocabulary")
+        return [{"key": "input vocabulary"}]
+
+    monkeypatch.setattr(store, "read_state", read_state)
+    monkeypatch.setattr(resuming.continuity, "require_same", require_same)
+    monkeypatch.setattr(resuming.continuity, "record_changes", lambda *_: None)
+
+    def make(run, *steps):
+        for step in steps:
+            (tmp_path / run / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+        return [tmp_path / run / "checkpoints" / f"step-{step:08d}" for step in steps]
+
+    def start(how, run="run"):
+        given = {"folder": str(tmp_path / run), "data.folder": str(tmp_path / "data")}
+        given |= {"checkpoint.resume": str(how), "checkpoint.accept": "vocabulary"}
+        chosen, state = resuming.resume_from(load_config(None, given), "now")
+        assert (chosen is None) is (state is None)
+        assert (tmp_path / run / "tokenizer" / "tokenizer.json").read_text() == "{}"
+        if state is not None:
+            assert state["progress"]["changes"] == [{"step": state["step"], "key": "input vocabulary"}]
+            own = chosen.parents[1] == tmp_path / run
+            expected = (5.0, 2) if own else (None, 0)
+            assert (state["progress"]["best_score"], state["progress"]["unimproved"]) == expected
+        return chosen, sorted(
+            path.name[5:].lstrip("0") for path in (tmp_path / run / "checkpoints").iterdir()
+        )
+
+    return SimpleNamespace(start=start, make=make, bad=bad)
+
+
+def test_which_checkpoint_is_gone_on_from_and_what_becomes_of_others(folders, tmp_path, capsys):
+    assert folders.start("auto") == folders.start("never") == (None, [])
+    three, six, nine = folders.make("run", 3, 6, 9)
+    with pytest.raises(
+        UserError, match=r"run already holds a run \(step-00000009\): resume it with --resume auto"
+    ):
+        folders.start("never")
+    assert folders.start("auto") == (nine, ["3", "6", "9"]) and not capsys.readouterr().err
+    folders.bad.add(nine)
+    with pytest.raises(
+        UserError, match=r"it is damaged: is cut\. --resume auto takes the newest good checkpoint"
+    ):
+        folders.start(nine)
+    assert folders.start("auto") == (six, ["3", "6", "9.damaged"])
+    said = f"{nine} to {nine.name}.damaged: it is damaged: is cut. This run resumes from {six.name}\n"
+    assert capsys.readouterr().err == f"warning: renamed {said}"
+    assert folders.start(three) == (three, ["3", "6.abandoned", "9.damaged"])
+    assert f"abandoned: --resume {three} takes an earlier one. This run" in capsys.readouterr().err
+    assert folders.start("auto") == (three, ["3", "6.abandoned", "9.damaged"])
+    three.rename(three.with_name(f"{three.name}.abandoned"))  # a run that has been set aside is one
+    with pytest.raises(UserError, match="already holds a run"):
+        folders.start("never")
+
+
+def test_a_branch_has_the_table_of_its_trunk_and_leaves_it_as_it_was(folders, tmp_path, monkeypatch):
+    three, six = folders.make("trunk", 3, 6)
+    copied = []
+    monkeypatch.setattr(resuming, "copy_metrics", lambda *given: copied.append(given) or ("rows",))
+    assert folders.start(three) == (three, [])
+    tables = [tmp_path / name / "metrics.jsonl" for name in ("trunk", "run")]
+    assert copied == [(*tables, 0)]  # the trunk has none: a new chain begins
+    (tmp_path / "trunk" / "metrics.jsonl").touch()
+    copied.clear()
+    assert folders.start(three) == (three, []) and six.is_dir()
+    assert copied == [(*tables, 3, {"of": 3})]
+    tables[1].touch()  # of an earlier start, whose first checkpoint was not made
+    assert folders.start(three) == (three, []) and len(copied) == 1
+    (own,) = folders.make("run", 4)
+    with pytest.raises(
+        UserError, match=r"is of another run, and \S+run has checkpoints of its own \(step-00000004\)"
+    ):
+        folders.start(three)
+    assert folders.start("auto") == (own, ["4"])
+
+
+@pytest.mark.parametrize(
+    "made,changes,accept,says",
+    [
+        ({}, [], "", "the batch of step 7 is as recorded (sequences, views)"),
+        (None, [], "", "a chunk of the last batch is damaged since: it cannot be compared"),
+        ({"sequences": "s2"}, [], "", "its sequences have the hash s2, recorded is s; the data is not"),
+        ({"views": "v2"}, [], "", "its views have the hash v2, recorded is v; augmentation or masking"),
+        ({"sequences": "s2", "views": "v2"}, [], "", "its sequences have the hash s2"),
+        ({"views": "v2"}, [{"step": 7, "key": "input vocabulary"}], "", "is as recorded (sequences)"),
+        ({"sequences": "s2"}, [{"step": 7, "key": "input vocabulary"}], "", "its sequences have the hash s2"),
+        ({"views": "v2"}, [{"step": 6, "key": "input vocabulary"}], "", "its views have the hash v2"),
+        ({"views": "v2"}, [{"step": 7, "key": "train.lr"}], "", "its views have the hash v2"),
+        ({"views": "v2"}, [], "batches", {"from": "views v", "to": "views v2"}),
+        ({"sequences": "s2"}, [], "batches", {"from": "sequences s", "to": "sequences s2"}),
+    ],
+)
+def test_the_last_batch_is_made_again_and_compared(made, changes, accept, says, monkeypatch):
+    recorded = {"sequences": "s", "views": "v"}
+    progress = Progress(step=7, changes=list(changes), ledger={"last": recorded})
+    monkeypatch.setattr(resuming, "_make_again", lambda *_: None if made is None else recorded | made)
+    spec = BatchSpec([ViewSpec("anchor", "del-word")], None, None)
+
+    def verify():
+        given = load_config(None, {"checkpoint.accept": accept} if accept else {})
+        return resuming.verify_resumed_batch(given, None, spec, progress, "SOURCE")
+
+    if isinstance(says, dict):
+        assert verify() is None and progress.changes == [{"step": 7, "key": "batches", **says}]
+    elif "have the hash" in says:
+        with pytest.raises(UserError) as refused:
+            verify()
+        assert str(refused.value).startswith("SOURCE: the batch of step 7") and says in str(refused.value)
+    else:
+        assert says in verify() and progress.changes == changes
+    for ledger in ({}, {"last": {}, "since": 7}):  # no step since it began
+        progress.ledger = ledger
+        assert verify() is None and progress.ledger["since"] == 7 and progress.ledger["last"] == {}
