@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from pretrain.common.cli import Count, Flag, Names, Rate, run
+from pretrain.common.cli import Count, Flag, Names, Rate, run, shorten
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 
@@ -248,3 +248,18 @@ def test_interrupting_is_said(call):
 
     code, _, error = call(function=stopped)
     assert code == 130 and "interrupted" in error
+
+
+@pytest.mark.parametrize(
+    "meaning,width,shown",
+    [
+        ("one. Two.", 9, "one. Two"),
+        ("one. Two.", 7, "one"),
+        ("one; two. Three", 8, "one"),
+        ("(one; two), three. Four", 20, "(one; two), three"),  # no clause ends within brackets
+        ("(one; two), three. Four", 16, "(one; two), ..."),
+        ("one (two; three). Four", 17, "one (two; three)"),
+    ],
+)
+def test_a_meaning_is_shown_whole_or_to_the_end_of_a_clause_or_a_word(meaning, width, shown):
+    assert shorten(meaning, width) == shown

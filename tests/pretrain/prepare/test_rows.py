@@ -141,6 +141,31 @@ def test_running_text_in_rows_is_joined_with_its_neighbours(at_home, monkeypatch
         assert len(found) > 2 and (size < 1 << 24 or len(found) < 8), name
 
 
+@pytest.mark.parametrize(
+    "name,inflation,most",
+    [
+        ("a.txt", 1.0, 4096), ("a.jsonl", 1.0, 4096), ("a.csv", 1.0, 8), ("a.tsv", 1.0, 8),
+        ("a.txt.gz", 3.3, 8), ("a.jsonl.zst", 3.3, 8), ("a.csv.bz2", 4.0, 8), ("a.TXT.xz", 4.0, 8),
+        ("a.md", 1.0, 1), ("a.html.gz", 3.3, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("tasks", [1, 2, 8, 20])
+def test_a_source_has_a_task_for_so_much_text_and_not_more_than_may_read_it(
+    name, inflation, most, tasks, tmp_path, monkeypatch
+):
+    stored = 4000
+    path = tmp_path / name
+    path.write_bytes(b"x" * stored)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.TASK_BYTES", stored * inflation / tasks)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.columns_of", lambda *_: None)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.read_head", lambda file: "x\n" * 9)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.is_array", lambda file: False)
+    planned = plan_tasks([Source(source=str(path))], structure=True)
+    assert [task.stripe for task in planned] == list(range(min(tasks, most)))
+    assert {task.stripes for task in planned} == {len(planned)}
+    assert {task.size for task in planned} == {int(stored * inflation) // len(planned)}
+
+
 def test_a_tsv_file_has_no_quotes(tmp_path):
     path = put(tmp_path / "a.tsv", 'text\tlabel\n"Half a quote\t1\nIt\'s "two"\t0\n')
     assert [record.texts[0] for record in read(path)] == ['"Half a quote', 'It\'s "two"']
