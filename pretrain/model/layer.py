@@ -160,7 +160,6 @@ class PostNormLayer(GradientCheckpointingLayer):
                 "without cross-attention"
             )
         self.parts, self.number = list(parts), number
-        self.is_last = number == config.num_hidden_layers - 1
         self.heads = config.num_attention_heads
         names, is_distilbert = family_of(config.model_type).names, config.model_type == "distilbert"
         self.activation = _activation(config.activation if is_distilbert else config.hidden_act)
@@ -172,8 +171,6 @@ class PostNormLayer(GradientCheckpointingLayer):
     def forward(self, hidden: Tensor, normed: Tensor, run: ForwardState) -> tuple[Tensor, Tensor]:
         """Map [T, H] pairs to such pairs: the same twice, in the residual's type and, for products, the
         working type.
-
-        The last layer's first result is float32 at least.
         """
         query, key, value, outwards, attention_norm, inner_map, outer_map, norm = map(
             self.get_submodule, self.parts
@@ -189,8 +186,6 @@ class PostNormLayer(GradientCheckpointingLayer):
         else:
             inner = self.activation(inner + inner_map.bias.to(inner.dtype))
         dropout = run.dropout(self.rate, self.number, MLP)
-        if self.is_last and hidden.dtype != torch.float64:
-            hidden = hidden.float()  # sentence vectors and losses are made of float32 states
         return self._residual_norm(inner, outer_map, hidden, norm, dropout, run)
 
     @staticmethod

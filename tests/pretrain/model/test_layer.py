@@ -185,6 +185,18 @@ def test_a_half_precision_model_runs_without_autocast():
     assert all(p.grad.dtype == torch.bfloat16 for p in encoder.parameters() if p.grad is not None)
 
 
+@pytest.mark.parametrize("family", ["bert", "distilbert", "electra"])
+def test_states_that_vectors_are_made_of_are_float32_at_least(family):
+    """Whatever the type of the model is, and not rounded to that on the way."""
+    ids, encoder = random_ids(LENGTHS), make_encoder(family).eval()
+    for dtype, wide in (
+        (torch.float64, torch.float64), (torch.bfloat16, torch.float32), (torch.float16, torch.float32),
+    ):  # fmt: skip
+        states = encoder.to(dtype).states(ids, LENGTHS, 1)
+        assert states.last.dtype == wide
+        assert (states.last.to(dtype).to(wide) == states.last).all() == (wide == dtype)
+
+
 # ---- working copies of weights ----------------------------------------------------------------------
 
 
