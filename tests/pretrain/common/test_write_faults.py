@@ -242,3 +242,13 @@ def test_what_is_wrong_is_found(tmp_path, write, finding):
     with pytest.raises((AssertionError, KeyError)) as found:
         require_all(subject, tmp_path, least=1)
     assert re.search(finding, repr(found.value))
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_write_that_fails_holds_no_file_while_its_error_is_kept(tmp_path, durable):
+    (tmp_path / "file" / "a folder").mkdir(parents=True)
+    with pytest.raises(OSError) as kept:
+        files.replace(tmp_path / "file", NEW, durable)
+    held = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
+    assert kept.value and not [place for place in held if place.startswith(str(tmp_path))]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

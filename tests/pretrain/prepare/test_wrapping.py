@@ -118,3 +118,20 @@ def test_sources_are_joined_and_say_so(tmp_path, capsys, name):
     if name != "a.jsonl":
         plan_tasks([Source(source=str(path))], records=True)
         assert "a paragraph is one with `layout: paragraphs`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("unwrapping", ["auto", False])
+@pytest.mark.parametrize(
+    "name,layout,is_wrapped",
+    [
+        *(("a.txt", layout, layout != "lines") for layout in ("auto", "lines", "paragraphs", "passages")),
+        *(("a.jsonl", layout, False) for layout in ("auto", "passages")),
+    ],
+)
+def test_the_margin_of_texts_is_looked_for_where_lines_are_no_documents(
+    name, layout, is_wrapped, unwrapping, tmp_path
+):
+    wrapped = "\n\n".join(textwrap.fill(paragraph, 60) for paragraph in PARAGRAPHS * 9)
+    (tmp_path / name).write_text(wrapped)
+    (task,) = plan_tasks([Source(source=str(tmp_path / name), layout=layout, unwrap=unwrapping)])
+    assert task.width == (margin(wrapped) if is_wrapped and unwrapping == "auto" else 0) and margin(wrapped)
