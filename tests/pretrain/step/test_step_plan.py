@@ -7,6 +7,7 @@ import pytest
 from exactness_cases import SEED, N, make_batch, share
 from exactness_worker import build
 
+from augment.core.ragged import Ragged
 from pretrain.step.plan import passes_of
 
 
@@ -56,3 +57,30 @@ def test_every_micro_batch_of_a_pass_rank_and_step_has_a_random_state_of_its_own
         for row in of.micro_batches(3)
     ]
     assert len(set(seeds)) == len(seeds) >= 8 * 3 * 2 and None not in seeds
+
+
+@pytest.mark.parametrize(
+    "case,names",
+    [
+        ("mlm", ["masking 0"]),
+        ("double_mlm", ["masking 0", "masking 1"]),
+        ("clear_mean", ["views", "masking 0"]),
+        ("not_yet", ["masking 0"]),
+        ("simcse", ["views"]),
+        ("esimcse", ["views", "momentum"]),
+        ("esimcse_local", ["views"]),  # without a queue
+        ("diffcse", ["views", "diffcse anchor", "diffcse positive"]),
+    ],
+)
+def test_a_step_reads_what_its_losses_need_and_a_momentum_encoder_its_role(case, names):
+    objective = build(case, 0, "fp32", 0.1)[1].objective
+    batch = share(make_batch(5, objective.masked_copies, objective.roles), 0, 1, 0)
+    passes = passes_of(batch, objective, 90, SEED, 0)
+    assert list(passes) == names
+    for name, of in passes.items():
+        roles = objective.roles if name == "views" else [name.split()[-1].replace("momentum", "anchor")]
+        expected = ("length",) if "masking" in name else tuple(f"length {role}" for role in roles)
+        assert of.lengths_of == expected and of.budget == (45 if "diffcse" in name else 90)
+        if "masking" not in name:
+            assert of.sequences == Ragged.concatenate([batch.views[role].tokens for role in roles])
+        assert (of.keys is None) is (of.seeds is None) is (name == "momentum")  # it has no dropout
