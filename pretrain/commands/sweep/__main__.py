@@ -147,7 +147,7 @@ class SweepWork:
             if entry.row.kind == "start" and not models_of(entry, [], self.out):
                 why = "it starts from random weights; --init names a model"
                 if entry.config(0).model.init is not None:
-                    why = "its start was not trained with words pooling; give the row another"
+                    why = "words pooling is of runs that were trained so; give the row another"
                 print(f"not evaluated: {entry.name}: {why}", file=sys.stderr)
 
     def _choose(self, words: Sequence[str]) -> dict[str, str]:

@@ -97,13 +97,8 @@ def models_of(entry: TableEntry, runs: list[SweepRun], out: Path) -> list[Evalua
 
 
 def _start(init: str | None, pooling: str, out: Path) -> EvaluatedModel | None:
-    if init is None:
+    if init is None or pooling == "words":  # which is of runs that were trained so
         return None
-    if pooling == "words":  # of what was trained so
-        from pretrain.export.folder import read_policy  # imports torch
-
-        if (read_policy(Path(init).expanduser()) or {}).get("pooling") != pooling:
-            return None
     model = str(Path(init).resolve()) if Path(init).exists() else init
     if model == init and ":" in init:  # a function, as FILE.py:NAME
         require_allowed(init.rpartition(":")[0])
