@@ -46,6 +46,11 @@ def is_below(number: int, share: float) -> bool:
     return number * _BELOW_1 < share
 
 
+def bucket_of(keys: np.ndarray, buckets: int) -> np.ndarray:
+    """Return the bucket of every key, int64: bucket b holds one contiguous range of keys."""
+    return ((keys >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)).astype(np.int64)
+
+
 class RunWriter:
     """Collects records, and texts if the dtype has `bytes`, and writes run files `folder/prefix-NNNN.run`."""
 
@@ -69,10 +74,7 @@ class RunWriter:
         if not self._records:
             return
         records = np.array(self._records, self.dtype)
-        # bucket b holds one contiguous range of keys
-        bucket = ((records["key"] >> np.uint64(32)) * np.uint64(self.buckets) >> np.uint64(32)).astype(
-            np.int64
-        )
+        bucket = bucket_of(records["key"], self.buckets)
         order = np.argsort(bucket, kind="stable")
         bounds = np.searchsorted(bucket[order], np.arange(self.buckets + 1))
         sizes = records["bytes"].astype(np.int64)[order] if self._texts else np.zeros(len(order), np.int64)

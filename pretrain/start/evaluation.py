@@ -72,8 +72,10 @@ class RunEvaluation:
         except CollapsedEncoder as error:  # on every rank
             why, figures = str(error), dict.fromkeys(one.tasks, math.nan)
         else:
-            score = lambda: {each.task: each.scores[each.metric] for each in one.score(*vectors)}  # noqa: E731
-            why, figures = UNDEFINED, on_rank_zero(score)
+            why = UNDEFINED
+            figures = on_rank_zero(
+                lambda: {each.task: each.scores[each.metric] for each in one.score(*vectors)}
+            )
         if any(map(math.isnan, figures.values())):
             on_rank_zero(lambda: print(f"WARNING: {one.name}: {why}", file=sys.stderr, flush=True))
         return figures

@@ -39,8 +39,8 @@ _SECONDS_TO_EXPLAIN = 30.0  # that a rank takes to say how a run ended (`pretrai
 def require_positions(config: Config, most: int, model: str = "") -> None:
     """Refuse data of longer sequences than the `most` tokens that a model takes.
 
-    Data are those that are there, or that will be prepared.
-    What `data.remote` brings is not known.
+    Data are those that are there, or that will be prepared; what `data.remote` brings is not known.
+
     model: KEY=SOURCE of one that has weights; "": the one to be built.
     """
     data = config.data

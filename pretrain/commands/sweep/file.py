@@ -202,7 +202,7 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
                 overrides = _overrides(recipe, sweep.set, row.set | cell, flags)
                 entries.append(TableEntry(title, name, row, recipe, overrides))
                 trained_with = entries[-1].config((row.seeds or sweep.seeds)[0]).model.pooling
-                if row.kind == "trained" and row.pooling == "words" != trained_with:
+                if row.kind == "trained" and row.pooling == "words" and trained_with != "words":
                     raise UserError("pooling words is of what was trained with it: set model.pooling")
             except UserError as error:
                 raise UserError(f"row {title!r}: {error}") from None

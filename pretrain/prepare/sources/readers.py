@@ -145,11 +145,7 @@ def numbered_documents(task: ReadTask) -> Iterator[tuple[int, str]]:
     A position is the byte at which a document begins in a plain file, and the number of its first line (from
     0) in a compressed one. `where` puts it into words.
     """
-    group = {
-        "lines": lambda lines: ((at, _decode(line)) for at, line in lines if not line.isspace()),
-        "paragraphs": _paragraphs,
-        "passages": lambda lines: passages((at, _decode(line).rstrip("\r\n")) for at, line in lines),
-    }[task.layout]
+    group = {"lines": _lines, "paragraphs": _paragraphs, "passages": _passages}[task.layout]
     if not task.place.endswith(COMPRESSIONS):
         size = os.path.getsize(task.place)
         begin, end = (size * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
@@ -249,11 +245,21 @@ def _decode(line: bytes) -> str:
     return line.decode("utf-8", "surrogateescape")
 
 
+def _lines(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
+    for position, line in lines:
+        if not line.isspace():
+            yield position, _decode(line)
+
+
 def _paragraphs(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
     for blank, run in itertools.groupby(lines, lambda line: line[1].isspace()):
         if not blank:
             positions, texts = zip(*run)
             yield positions[0], _decode(b"".join(texts))
+
+
+def _passages(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
+    return passages((position, _decode(line).rstrip("\r\n")) for position, line in lines)
 
 
 def passages(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:

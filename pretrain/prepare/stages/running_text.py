@@ -55,9 +55,7 @@ class ScatterSequences(Pack):
         seed = bk.mixed(np.array([self.config.seed], np.uint64), rank)
         for split, packed in self.packed(rank, counts):
             offsets = packed.sequences.offsets.tolist()
-            tokens = packed.sequences.ids.astype("<i4")
-            tokens[packed.sentence_starts] |= _SENTENCE
-            tokens[packed.document_starts] |= _DOCUMENT
+            tokens = _marked(packed)
             count = len(packed.sequences)
             # Of the place, not of the tokens: copies of a sequence are no neighbours either.
             places = np.arange(number, number + count, dtype=np.uint64)
@@ -83,6 +81,14 @@ class ShuffleSequences(PlannedStep):
                     if len(rows):
                         shards.write(split, _unmarked(stored, rows))
         files.ShuffledShards(shards=shards.records()).write(self.work, rank)
+
+
+def _marked(packed: Packed) -> np.ndarray:
+    """Return the tokens, int32[T], with marks on those that open a sentence or a document."""
+    tokens = packed.sequences.ids.astype("<i4")
+    tokens[packed.sentence_starts] |= _SENTENCE
+    tokens[packed.document_starts] |= _DOCUMENT
+    return tokens
 
 
 def _unmarked(stored: bk.Texts, rows: np.ndarray) -> Packed:
