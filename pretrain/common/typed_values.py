@@ -26,17 +26,40 @@ OWN_WORDS = "own_words"
 _INTEGER = re.compile(r"[+-]?\d+")
 _MOST = 3000  # characters of a message about a recipe
 
-OTHER_NAMES = {
-    "batch_size": ("train.global_batch", "sequences per step, over all ranks"),
-    "learning_rate": ("train.lr", ""),
-    "epochs": ("train.steps", "a run prints at its start how many epochs they are"),
-    "seeds": ("train.seed", "for several: clearly sweep --config RECIPE --seed-list 1,2"),
-    "gradient_accumulation_steps": ("train.micro_batch_tokens", "micro-batches are cut by tokens"),
-    "data": ("eval_data", "the folder of the benchmarks; --data is prepared data"),
-    "sts": ("eval_data", "the folder of the benchmarks"),
-    "folder": ("run", "the run folder"),
-}
-"""What other programs, or earlier versions of this one, call a flag or key: its name here, and a remark."""
+_STEP_SIZE = "sequences per step, over all ranks"
+_EPOCHS = "a run prints at its start how many epochs they are"
+_OTHERS = (
+    ("train.global_batch", "batch_size train_batch_size per_device_train_batch_size", _STEP_SIZE),
+    ("train.micro_batch_tokens", "gradient_accumulation_steps", "micro-batches are cut by tokens"),
+    ("train.steps", "epochs num_epochs num_train_epochs", _EPOCHS),
+    ("train.steps", "max_steps", ""),
+    ("train.seed", "seeds", "for several: clearly sweep --config RECIPE --seed-list 1,2"),
+    ("train.lr", "learning_rate", ""),
+    ("train.schedule", "lr_scheduler_type", ""),
+    ("train.warmup_steps", "warmup_ratio", ""),
+    ("train.betas", "adam_beta1 adam_beta2", ""),
+    ("train.clip", "max_grad_norm", ""),
+    ("train.precision", "fp16 bf16 dtype torch_dtype", ""),
+    ("train.log_every", "logging_steps", ""),
+    ("checkpoint.every", "save_steps", ""),
+    ("evaluate.every", "eval_steps", ""),
+    ("objective.mlm.rate", "mlm_probability mask_ratio", ""),
+    ("objective.contrastive.temperature", "temp temperature tau", "each objective has its own"),
+    ("model.layers", "num_hidden_layers num_layers", ""),
+    ("model.heads", "num_attention_heads num_heads", ""),
+    ("model.attention", "attn_implementation", ""),
+    ("model.pooling pooling", "pooler_type pooling_mode", ""),
+    ("data.prepare.vocabulary vocabulary", "vocab_size", ""),
+    ("data.workers workers", "num_workers dataloader_num_workers num_proc", ""),
+    ("eval_data", "data", "the folder of the benchmarks; --data is prepared data"),
+    ("eval_data", "sts", "the folder of the benchmarks"),
+    ("init", "model_name_or_path base_model", ""),
+    ("run", "folder", "the run folder"),
+    ("run out", "output_dir save_dir", ""),
+    ("resume", "resume_from_checkpoint", ""),
+)
+OTHER_NAMES = {other: (ours, remark) for ours, others, remark in _OTHERS for other in others.split()}
+"""What other programs, or earlier versions of this one, call a flag or key: its names here, and a remark."""
 TEXT_NAMES = ("source", "text", "data")
 """What commands call a corpus, the most telling name first."""
 _OTHER_TEXT_NAMES = {*TEXT_NAMES, "sources", "corpus", "input", "texts", "text_file", "train_file"}
@@ -185,8 +208,9 @@ def nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
     last = key.split(".")[-1]
     other, remark = OTHER_NAMES.get(last, ("", ""))
     if last in _OTHER_TEXT_NAMES:
-        other = next((name for name in TEXT_NAMES if name in names and name != last), other)
-    if other in names:
+        ours = ((name, "") for name in TEXT_NAMES if name in names and name != last)
+        other, remark = next(ours, (other, remark))
+    if other := next((name for name in other.split() if name in names), ""):
         return f"; its name here is {prefix}{other}" + (f" ({remark})" if remark else "")
     of_last: dict[str, list[str]] = {}  # a name may stand in a wrong section, or without one
     for name in names:
@@ -194,8 +218,9 @@ def nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
     if (match := nearest_name(last, of_last)) is not None:
         near = nearest_name(key, of_last[match]) or of_last[match][0]
     else:
-        near, _ = OTHER_NAMES.get(nearest_name(last, OTHER_NAMES) or "", ("", ""))
-    return f"; did you mean {prefix}{near}?" if near in names else ""
+        other, _ = OTHER_NAMES.get(nearest_name(last, OTHER_NAMES) or "", ("", ""))
+        near = next((name for name in other.split() if name in names), "")
+    return f"; did you mean {prefix}{near}?" if near else ""
 
 
 def type_name(kind: Any) -> str:

@@ -10,6 +10,7 @@ from finetune import flags, sts
 from pretrain import api
 from pretrain.commands.sweep.file import Row
 from pretrain.common.errors import UserError
+from pretrain.common.typed_values import _OTHERS
 from pretrain.config.recipe import describe, find_recipe, load_config, to_yaml, validate_config
 from pretrain.config.run import Config, Pooling
 from pretrain.config.validation import read_yaml
@@ -110,6 +111,12 @@ def test_only_anchors_and_positives_take_an_excerpt_however_many_there_are():
         assert [augment.of_role(role + number) for role in ("negative", "augmented")] == ["subs", "mv|subs"]
 
 
+def test_names_of_other_programs_lead_to_keys_that_there_are():
+    keys = {name for name, *_ in describe()}
+    for ours, *_ in _OTHERS:
+        assert all(name in keys for name in ours.split() if "." in name), ours
+
+
 def test_none_is_an_augmentation():
     assert load_config(None, {"aug": "none"}).augment.of_role("positive") == "none"
 
@@ -123,6 +130,9 @@ def test_none_is_an_augmentation():
         ({"train.seed": "9" * 23}, ["--train.seed", "too large"]),
         ({"text": "a.txt"}, ["unknown flag --text; its name here is --data"]),
         ({"lr": "1"}, ["did you mean --train.lr?"]),
+        ({"max_steps": "9"}, ["its name here is --train.steps"]),
+        ({"train.fp16": "true"}, ["its name here is --train.precision"]),
+        ({"output_dir": "out"}, ["its name here is --run"]),
         ({"optimiser": "adamw"}, ["did you mean --train.optimizer?"]),
         ({"train.lr": "fast"}, ["train.lr", "number", "fast"]),
         (
