@@ -1,0 +1,116 @@
+"""Which rank prints an error, how it ends, and which error shows that another rank has ended."""
+
+import os
+
+import pytest
+import torch
+
+from augment.core.errors import AugmentationError
+from pretrain.common import error_output
+from pretrain.common.error_output import (
+    LOCAL_RANKS,
+    PATIENCE,
+    exit_process,
+    is_printed,
+    lost_rank_message,
+    mark_printed,
+    print_at_end,
+    print_before_sending,
+    print_error,
+)
+from pretrain.common.errors import UserError
+
+
+@pytest.fixture
+def as_rank(monkeypatch):
+    """Be a rank of so many; same_command: that rank 0 has started; met: in a process group."""
+
+    def be(rank: int, ranks: int, same_command: bool, met: bool) -> None:
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+        if same_command:
+            monkeypatch.setenv(LOCAL_RANKS, str(ranks))
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: met)
+
+    return be
+
+
+CASES = [  # rank, ranks, same command, met -> what stands before "error", None: nothing is printed
+    ((0, 1, False, False), ""),
+    ((0, 1, False, True), ""),
+    ((0, 2, False, False), "[rank 0] "),
+    ((1, 2, False, False), "[rank 1] "),
+    ((1, 2, False, True), "[rank 1] "),
+    ((0, 2, True, False), ""),
+    ((0, 2, True, True), ""),
+    ((1, 2, True, False), None),
+    ((1, 2, True, True), "[rank 1] "),
+]
+
+
+@pytest.mark.parametrize(("rank", "before"), CASES)
+def test_an_error_is_printed_once_by_the_rank_that_knows_it(rank, before, as_rank, capsys, monkeypatch):
+    as_rank(*rank)
+    error, slept = UserError("no s3://bucket/d?sig=1f"), []
+    print_error(error)
+    expected = "" if before is None else f"\n{before}error: no s3://bucket/d?***\n"
+    assert capsys.readouterr().err == expected
+    monkeypatch.setattr(error_output.time, "sleep", slept.append)
+    print_at_end(error)
+    assert capsys.readouterr().err == expected
+    assert slept == ([PATIENCE] if rank == (1, 2, True, True) else [])
+    mark_printed(error)
+    print_error(error)
+    print_at_end(error)
+    assert capsys.readouterr().err == "" and len(slept) <= 1
+
+
+def test_an_error_without_ranks_has_no_rank(capsys, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", LOCAL_RANKS):
+        monkeypatch.delenv(name, raising=False)
+    print_error(ValueError("bad"))
+    assert capsys.readouterr().err == "\nerror: bad\n"
+
+
+@pytest.mark.parametrize("error", [UserError("the input"), AugmentationError("the input"), KeyError("a bug")])
+def test_what_is_sent_to_other_ranks_is_printed_before(error, capsys):
+    assert not is_printed(error)
+    print_before_sending(error)
+    said = capsys.readouterr().err
+    assert is_printed(error) and said.count(str(error)) == 1
+    assert ("KeyError" in said) == isinstance(error, KeyError) == ("error: the" not in said)
+    print_at_end(error)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_collective_that_fails_for_a_lost_peer_says_that_another_rank_ended(as_rank):
+    lost = RuntimeError("[gloo] Connection closed by peer\nframe #0: of C++")
+    as_rank(1, 2, False, True)
+    said = lost_rank_message(lost)
+    assert (
+        "another rank ended" in said and "([gloo] Connection closed by peer)" in said and "frame" not in said
+    )
+    others = [ValueError(str(lost)), RuntimeError("uncorrectable ECC error"), RuntimeError("shapes differ")]
+    assert [lost_rank_message(error) for error in others] == [None] * 3
+    as_rank(1, 2, False, False)
+    assert lost_rank_message(lost) is None
+    as_rank(1, 2, False, True)
+    mark_printed(lost)
+    assert lost_rank_message(lost) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "met", "at_once"), [(2, True, True), (2, False, False), (0, True, False), (0, False, False)]
+)
+def test_a_rank_that_fails_waits_for_no_other(code, met, at_once, as_rank, monkeypatch):
+    class AtOnce(BaseException):
+        pass
+
+    def end(status):
+        raise AtOnce(status)
+
+    as_rank(0, 2, False, met)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(AtOnce if at_once else SystemExit) as ended:
+        exit_process(code)
+    assert ended.value.args == (code,)
