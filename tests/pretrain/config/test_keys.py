@@ -40,11 +40,12 @@ def kind_of(schema: dict[str, Any]) -> str:
 def lines_of(model: type[BaseModel]) -> list[str]:
     schema = model.model_json_schema()
     sections = {model.__name__: schema} | schema.get("$defs", {})
-    return [
-        f"{name}.{key} {kind_of(of)} = {of.get('default', 'required' if key in section.get('required', ()) else 'made')!r}"
-        for name, section in sections.items()
-        for key, of in section["properties"].items()
-    ]
+    found = []
+    for name, section in sections.items():
+        for key, of in section["properties"].items():
+            made = "required" if key in section.get("required", ()) else "made"  # by a function
+            found.append(f"{name}.{key} {kind_of(of)} = {of.get('default', made)!r}")
+    return found
 
 
 def test_types_bounds_choices_and_defaults_are_those_that_recipes_and_runs_rely_on():
