@@ -19,9 +19,10 @@ from pretrain.prepare.sources.structure import Document, pairs_of
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 _WORDS = (
-    "the The a river stone He he it It was gardens They so So known light house I J no No Fig Mr Dr U.S etc "
-    "Inc e.g p.m St März Jahrhundert März 26 3 126 1999 said asked The And But and www.example.com "
-    "https://a.b x Washington London’s don't über 今天 天气 「行 」 है हां Это ok J.R Ph.D vgl bzw z B Apple He's"
+    "the The a river stone He he it It was gardens They so So known light house I J no No Fig Mr Dr "
+    "U.S etc Inc e.g p.m St März Jahrhundert März 26 3 126 1999 said asked The And But and "
+    "www.example.com https://a.b x Washington London’s don't über 今天 天气 「行 」 है हां Это ok J.R Ph.D "
+    "vgl bzw z B Apple He's "
 )
 _MARKS = (
     ". . . . . ! ? … 。 ！ ？ । ؟ .\" .” .) ?' !» ... . . .'' . ) .] . \" :) ,\" , ; : - – — « » „ “ ( ) "
