@@ -291,16 +291,25 @@ def test_a_file_of_another_encoding_is_answered_by_the_command_that_converts_it(
 
 
 MESSAGES = {  # as gloo, NCCL, torch's store, CUDA and the kernel write them
-    "lost peer": "Connection closed by peer [1.2.3.4]|Connection reset by peer|Broken pipe|Application timeout caused "
-    "pair closure|NCCL: remote process exited or there was a network error|remote process exiting|ncclRemoteError: A "
-    "call failed|ncclSystemError: System call|NCCL communicator was aborted on rank 3|Connection was likely closed. "
-    "Did the remote server shut down|No route to host|Network is unreachable",
-    "time-out": "Timed out waiting 1800000ms for recv|Watchdog caught collective operation timeout: WorkNCCL|Some NCCL "
-    "operations have failed or timed out.|wait timeout after 300000ms|Socket Timeout|Connection timed out",
-    "device": "uncorrectable ECC error encountered|uncorrectable NVLink error detected|unspecified launch failure|CUDA "
-    "error: unknown error|GPU is lost|all CUDA-capable device(s) is/are busy or unavailable|no CUDA-capable device is "
-    "detected|hardware stack error|system not yet initialized|an invalid operation or a hardware error",
-    "storage": "Stale file handle|Input/output error|Transport endpoint is not connected",
+    "lost peer": (
+        "Connection closed by peer [1.2.3.4]|Connection reset by peer|Broken pipe|Application "
+        "timeout caused pair closure|NCCL: remote process exited or there was a network "
+        "error|remote process exiting|ncclRemoteError: A call failed|ncclSystemError: System "
+        "call|NCCL communicator was aborted on rank 3|Connection was likely closed. Did the remote "
+        "server shut down|No route to host|Network is unreachable"
+    ),
+    "time-out": (
+        "Timed out waiting 1800000ms for recv|Watchdog caught collective operation timeout: "
+        "WorkNCCL|Some NCCL operations have failed or timed out.|wait timeout after 300000ms|Socket "
+        "Timeout|Connection timed out"
+    ),
+    "device": (
+        "uncorrectable ECC error encountered|uncorrectable NVLink error detected|unspecified launch "
+        "failure|CUDA error: unknown error|GPU is lost|all CUDA-capable device(s) is/are busy or "
+        "unavailable|no CUDA-capable device is detected|hardware stack error|system not yet "
+        "initialized|an invalid operation or a hardware error"
+    ),
+    "storage": ("Stale file handle|Input/output error|Transport endpoint is not connected"),
 }
 
 
