@@ -87,6 +87,7 @@ def test_a_tensor_belongs_to_the_rank_in_whose_share_its_middle_lies(ranks):
         expected.append(min(ranks - 1, int(middle * ranks)))
         before += size
     assert saving._owners(shapes, ranks) == expected and saving._owners([(0,)], ranks) == [0]
+    assert saving._owners([(1,)], ranks) == [ranks // 2] == saving._owners([(), (0,)], ranks)[:1]
 
 
 def test_copies_take_multiples_of_64_bytes():
@@ -107,8 +108,10 @@ def test_copies_take_multiples_of_64_bytes():
         assert copied.part.values.data_ptr() % 64 == first.part.values.data_ptr() % 64
         part.values.zero_()
     assert none.part is None and second.part.values.tolist() == list(range(20))
-    kept = saver._memory.data_ptr()
-    assert saver._copied(items[:1])[0].part.values.data_ptr() == kept  # the same memory again
+    kept = saver._memory
+    for some in (items[:1], items):
+        saver._copied(some)
+        assert saver._memory is kept  # the same memory again
     saver.close()
 
 

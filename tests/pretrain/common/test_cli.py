@@ -254,6 +254,7 @@ def test_interrupting_is_said(call):
     "meaning,width,shown",
     [
         ("one. Two.", 9, "one. Two"),
+        ("one. Two.", 8, "one. Two"),
         ("one. Two.", 7, "one"),
         ("one; two. Three", 8, "one"),
         ("(one; two), three. Four", 20, "(one; two), three"),  # no clause ends within brackets

@@ -91,12 +91,13 @@ def test_a_free_port_can_be_taken():
 
 
 def test_a_process_that_is_no_rank_imports_this_project(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    of_a_rank = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "CLEAR_LOCAL_RANKS")
+    for name in of_a_rank:
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("PYTHONPATH", f"/other{os.pathsep}{ROOT}")
     monkeypatch.setenv("OWN", "kept")
     made = no_rank()
-    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & made.keys() and made["OWN"] == "kept"
+    assert not {*of_a_rank} & made.keys() and made["OWN"] == "kept"
     assert made["PYTHONPATH"] == f"{ROOT}{os.pathsep}/other"
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import importlib.util
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import pytest
 import torch
 from run_helpers import fork, status_of
 
-from pretrain.common import environment, folder_lock, memory, processes, program, shutdown
+from pretrain.common import environment, files, folder_lock, memory, processes, program, shutdown
 from pretrain.common.files import exchange, library_errors
 from pretrain.common.memory import FlatMemory, cut_by_size, processes_that_fit, resident_bytes
 from pretrain.common.shutdown import Shutdown
@@ -191,6 +192,15 @@ def test_a_process_says_how_it_was_started(spec, said, monkeypatch):
     assert program.program() == said
 
 
+def test_every_word_of_the_command_stands_for_a_module():
+    words = "prepare cache recipes train adapt inspect augment plan mine sweep eval export compare search "
+    words += "convert show verify record doctor report benchmarks sts senteval glue anli clustering intents "
+    words += "nanobeir own-sets mteb-english nli-distance cola-probe zh-sts geometry figures"
+    assert list(program.COMMANDS) == words.split()
+    modules = [module for module, _ in program.COMMANDS.values()]
+    assert len(set(modules)) == len(modules) and all(importlib.util.find_spec(module) for module in modules)
+
+
 def test_a_version_names_the_commit_and_whether_files_differ_from_it(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "_SOURCES", tmp_path)
     assert program._commit() == ""
@@ -271,6 +281,25 @@ def test_names_are_exchanged_or_the_reason_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)) as error:
         exchange(first, second)
     assert error.value.errno == errno.ENOSYS
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EACCES])
+def test_a_folder_is_replaced_where_a_file_system_cannot_exchange_names(number, tmp_path, monkeypatch):
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+
+    def cannot(first, second):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files, "exchange", cannot)
+    if number == errno.EACCES:
+        with pytest.raises(PermissionError):
+            files.put_in_place(tmp_path / "new", tmp_path / "old")
+    else:
+        files.put_in_place(tmp_path / "new", tmp_path / "old")
+        assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old" / "file").read_text() == ("old" if number == errno.EACCES else "new")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from pydantic import BaseModel
 
 from pretrain.config.data import DataConfig, DataSet, Source
 from pretrain.config.run import Config
+from pretrain.prepare.__main__ import PrepareFlags
+from pretrain.prepare.cache.run import CacheFlags
 
 BOUNDS = {
     "minimum": ">=",
@@ -49,5 +51,6 @@ def lines_of(model: type[BaseModel]) -> list[str]:
 
 
 def test_types_bounds_choices_and_defaults_are_those_that_recipes_and_runs_rely_on():
-    found = dict.fromkeys(line for model in (Config, DataConfig, Source, DataSet) for line in lines_of(model))
+    models = (Config, DataConfig, Source, DataSet, PrepareFlags, CacheFlags)
+    found = dict.fromkeys(line for model in models for line in lines_of(model))
     assert list(found) == Path(__file__).with_name("keys.txt").read_text("utf-8").splitlines()

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import OTHER_NAMES, named_places, nearest, value_text
 from pretrain.config.data import DataConfig, LoadingConfig, Source, _by_commas, data_config
 from pretrain.config.objectives import ObjectiveConfig, readers, unused
-from pretrain.config.recipe import as_yaml, load_config, validate_config
+from pretrain.config.recipe import validate_config
 from pretrain.config.run import BatchSizes, Config, FaultsConfig, TrainConfig
 from pretrain.config.terms import AdversarialReading, VadvcseConfig
-from pretrain.config.validation import leaves, merged, read_yaml, type_at
 
 WSD = {"train.schedule": "wsd", "train.steps": 100}
 SIMCSE = {"objective.name": "simcse"}
@@ -392,98 +390,3 @@ def test_sections_of_earlier_versions_are_read_as_this_one_writes_them():
     found = ObjectiveConfig(**objective)
     assert (found.warmup_steps, found.scope, found.start_step) == (3, "local", 0)
     assert ObjectiveConfig(**objective, warmup_steps=5).warmup_steps == 5
-
-
-# -- reading ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("steps", "given", "warmup"),
-    [
-        ("100", {}, 10),
-        ("101", {}, 100),
-        ("1_0", {}, 1),
-        ("50", {"train.warmup_steps": "20"}, 20),
-    ],
-)
-def test_a_warm_up_that_does_not_fit_keeps_its_share(steps, given, warmup, tmp_path):
-    (tmp_path / "r.yaml").write_text("train: {steps: 1000, warmup_steps: 100}\n")
-    for recipe in (tmp_path / "r.yaml", None):  # the defaults are the same
-        config = load_config(recipe, {"train.steps": steps} | given)
-        assert config.train.warmup_steps == warmup
-
-
-def test_a_start_that_a_flag_names_brings_its_own_sizes(tmp_path):
-    (tmp_path / "r.yaml").write_text("model: {layers: 7, hidden_size: 96, pooling: mean, dropout: 0.3}\n")
-    start = {"model.init": "bert-base-uncased"}
-    plain, started, given = (
-        load_config(tmp_path / "r.yaml", flags).model
-        for flags in (
-            {},
-            {"init": start["model.init"]},
-            start | {"model.layers": "7", "model.pooling": "cls"},
-        )
-    )
-    assert (plain.layers, plain.hidden_size) == (7, 96)
-    assert started.model_fields_set == {"init", "dropout"} and started.dropout == 0.3
-    assert given.model_fields_set == {"init", "dropout", "layers", "pooling"}
-    assert load_config(tmp_path / "r.yaml", {"init": "none"}).model == plain
-
-
-def test_types_at_keys_and_trees_one_over_the_other():
-    assert type_at(Config, "train.lr") is float and type_at(Config, "train.faults.skip") is int
-    for nothing in ("train.x", "x", "train.lr.x", "name.x"):
-        assert type_at(Config, nothing) is None
-    assert type_at(Config, "data.prompts.anchor") is str and type_at(Config, "deepspeed.a.b.c") is not None
-    base = {"a": {"b": 1, "c": {"d": 2}}, "e": 3, "f": {"g": 1}}
-    assert merged(base, {"a": {"c": {"h": 4}}, "e": {"i": 5}, "f": 6}) == {
-        "a": {"b": 1, "c": {"d": 2, "h": 4}},
-        "e": {"i": 5},
-        "f": 6,
-    }
-    assert list(leaves(base, "x.")) == [("x.a.b", 1), ("x.a.c.d", 2), ("x.e", 3), ("x.f.g", 1)]
-
-
-def test_a_line_separator_comes_back_from_yaml(tmp_path):
-    for text in ("a\u2028b", "a\u2029b", "a\x85b", "ü"):
-        (tmp_path / "c.yaml").write_text(as_yaml({"name": text}), "utf-8")
-        assert read_yaml(tmp_path / "c.yaml") == {"name": text}
-    assert "ü" in as_yaml({"name": "ü"})
-
-
-@pytest.mark.parametrize(
-    "name", ["batch_size", "learning_rate", "epochs", "seeds", "gradient_accumulation_steps"]
-)
-def test_what_other_programs_call_a_flag_is_said_with_its_name_here(name):
-    ours, remark = OTHER_NAMES[name]
-    said = nearest(f"train.{name}", ["train.x", ours], "--")
-    assert said == f"; its name here is --{ours}" + (f" ({remark})" if remark else "")
-    assert nearest(name, ["train.x"]) == ""
-
-
-def test_names_of_earlier_versions_and_of_texts_are_known():
-    said = [nearest(name, ["eval_data", "run", "seed"]) for name in ("data", "sts", "folder")]
-    assert all(
-        text.startswith(f"; its name here is {ours} (")
-        for text, ours in zip(said, ("eval_data",) * 2 + ("run",))
-    )
-    for other in ("sources", "corpus", "input", "texts", "text_file", "train_file", "text"):
-        assert nearest(other, ["source", "data"]) == "; its name here is source"
-        assert nearest(other, ["data", "x"]) == "; its name here is data"
-    assert nearest("data", ["data2", "text"]) == "; its name here is text"
-
-
-def test_places_with_names_and_values_as_they_are_typed():
-    given = ["a/b.c.tsv.gz", " x=d.tsv ", "", "e f/g h.csv/"]
-    assert named_places(given) == {"b": "a/b.c.tsv.gz", "x": "d.tsv", "g-h": "e f/g h.csv/"}
-    assert named_places(None) == named_places("none") == {} and named_places({1: 2}) == {"1": "2"}
-    with pytest.raises(UserError, match=r"a/b\.tsv and c/b\.tsv would both be called b"):
-        named_places("a/b.tsv,c/b.tsv")
-    assert [value_text(v) for v in (None, (), [1, 2], (0.5,), True, "a")] == [
-        "none",
-        "none",
-        "1,2",
-        "0.5",
-        "True",
-        "a",
-    ]

@@ -44,6 +44,22 @@ def test_damage_is_replaced_the_same_way_whoever_reads(folder, how):
     assert not {entry["replacement"] for entry in listed} & {entry["chunk"] for entry in listed}
 
 
+def test_each_lane_lists_a_chunk_at_the_first_step_at_which_it_draws_of_it(folder):
+    loader = helpers.make_loader(folder)
+    wanted = set()
+    for step in range(STEPS):
+        drawn = loader.lanes.draw_steps(step, step + 1, 0, 8)[0].reshape(8, -1)
+        for lane in np.flatnonzero((drawn == 2).any(axis=1)).tolist():
+            wanted.add((loader.lanes.epoch_of(step), lane, step))
+    first = {
+        (epoch, lane, min(s for e, n, s in wanted if (e, n) == (epoch, lane))) for epoch, lane, _ in wanted
+    }
+    damage(folder, "flip")
+    listed = [entry for batch in batches(folder, damaged="skip") for entry in batch.substitutions]
+    assert {(entry["epoch"], entry["lane"], entry["step"]) for entry in listed} == first and len(first) == 3
+    assert {entry["chunk"] for entry in listed} == {2}
+
+
 def test_replaced_draws_come_from_the_replacement_alone(folder):
     good = batches(folder)
     damage(folder, "flip")

@@ -190,6 +190,19 @@ def test_a_static_table_has_a_tokenizer_that_cuts_nothing(tmp_path):
 # -- sources and what stands beside them -------------------------------------
 
 
+KEYS = (
+    "format_version pooling kept_head max_length hidden_size normalize token_weights prompts default_prompt "
+    "prompts_pooled dimensions step progress data tokenizer_hash heads versions recipe"
+)
+
+
+def test_an_export_says_all_that_is_asked_of_it(tmp_path):
+    make_run(tmp_path)
+    said = json.loads((export(tmp_path) / "clear.json").read_text())
+    assert list(said) == KEYS.split() and (said["format_version"], said["hidden_size"]) == (1, 16)
+    assert said["token_weights"] is False and said["prompts_pooled"] is True and said["dimensions"] == []
+
+
 def test_which_folders_can_be_exported(tmp_path):
     make_run(tmp_path / "run", steps=(3, 5))
     run = tmp_path / "run"

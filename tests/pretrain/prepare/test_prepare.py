@@ -76,7 +76,10 @@ def test_the_order_is_shuffled_over_the_corpus(tmp_path, several_tasks):
 def test_workers_do_not_change_a_byte(tmp_path, corpus, several_tasks):
     path, _ = corpus
     for workers in (1, 2):
-        prepare(config(path, unit="sequence"), tmp_path / str(workers), workers=workers, progress=False)
+        made = prepare(
+            config(path, unit="sequence"), tmp_path / str(workers), workers=workers, progress=False
+        )
+        assert made["run"]["peak_task_bytes"] > 10**7 and made["run"]["workers"] == workers
     assert digest(tmp_path / "1") == digest(tmp_path / "2")
     assert len(digest(tmp_path / "1")) > 6
 
