@@ -27,8 +27,11 @@ def test_the_status_is_of_what_will_fail(wrong, verdict, monkeypatch, capsys):
     for name in ("packages", "compiled", "parser", "processor"):
         monkeypatch.setattr(doctor, name, lambda name=name: iter([Diagnosis("ok", name)]))
     monkeypatch.setattr(doctor, "devices", examine)
+    chosen = []
+    monkeypatch.setattr(doctor, "choose_accelerator", lambda: chosen.append(1))  # or DeepSpeed would warn
     assert doctor.doctor() == (1 if wrong else 0)
     lines = capsys.readouterr().out.splitlines()
+    assert chosen == [1]
     words = [line.split() for line in lines if line.strip() and "->" not in line]
     assert words[:6] == [
         ["software"],

@@ -54,6 +54,7 @@ MACHINE = {"device": "Abacus", "cores": 2, "torch": "2"}
         ({"data.cache": 2}, "data.cache reads views that were made before the clock ran"),
         ({"checkpoint.resume": "runs/other/checkpoints"}, "checkpoint.resume names runs/other"),
         ({"checkpoint.every": 0}, "checkpoint.every is 0"),
+        ({"objective.name": "simcse+mine.py:Mine"}, "which no commit of the project holds"),
     ],
 )
 def test_what_is_beside_the_text_is_named(settings, said):
@@ -110,7 +111,7 @@ def test_a_track_without_a_gpu_has_two_cores(monkeypatch):
     monkeypatch.setattr(tracks.os, "sched_setaffinity", lambda process, cores: given.append(cores))
     monkeypatch.setattr(tracks, "physical_cores", lambda: [3, 5, 9])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
-    tracks.use_machine(Track(60))
+    assert list(tracks.use_machine(Track(60))) == ["device", "cores", "torch"]
     assert given == [[3, 5]] and tracks.os.environ["CUDA_VISIBLE_DEVICES"] == ""
     with pytest.raises(UserError, match="this track needs a GPU"):
         tracks.use_machine(Track(60, gpu=True))

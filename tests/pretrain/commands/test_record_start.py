@@ -187,7 +187,7 @@ def test_the_best_of_the_time_is_entered(late, entered, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("pooling", ["mean", OWN_MODULES])
 def test_scores_are_of_these_weights_and_this_pooling(pooling, tmp_path, monkeypatch):
-    model, report, done = tmp_path / "best", tmp_path / "scores", []
+    model, report, done, flags = tmp_path / "best", tmp_path / "scores", [], {}
     model.mkdir()
     report.mkdir()
     (model / WEIGHTS).write_text("weights")
@@ -195,6 +195,7 @@ def test_scores_are_of_these_weights_and_this_pooling(pooling, tmp_path, monkeyp
         (model / "clear.json").write_text(json.dumps({"pooling": "mean", "step": 3}))
 
     def write(module, words, again):
+        flags[module] = [word for word in words[1:] if "--out" not in word and "--pooling" not in word]
         name, chosen = module.removeprefix("finetune."), [word for word in words if "--pooling" in word]
         assert chosen == (["--pooling=mean"] if pooling == "mean" else [])
         about = {"model": "", "trained_pooling": None, "protocol": "", "source": weights_identity(model)}
@@ -210,7 +211,7 @@ def test_scores_are_of_these_weights_and_this_pooling(pooling, tmp_path, monkeyp
 
     def evaluate() -> list[str]:
         done.clear()
-        assert set(scores.evaluate(model, report, tmp_path, tmp_path).values()) == {5.0}
+        assert set(scores.evaluate(model, report, tmp_path, tmp_path / "r").values()) == {5.0}
         return done
 
     def change(name: str, key: str, value: object) -> None:
@@ -218,6 +219,12 @@ def test_scores_are_of_these_weights_and_this_pooling(pooling, tmp_path, monkeyp
         path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
     assert evaluate() == ["sts", "senteval", "nanobeir"]
+    seven = "STS12,STS13,STS14,STS15,STS16,STS-B,SICK-R,STS-B-dev"
+    assert flags == {
+        "finetune.sts": [f"--eval-data={tmp_path}", f"--tasks={seven}"],
+        "finetune.senteval": [f"--eval-data={tmp_path}", "--tasks=transfer"],
+        "finetune.nanobeir": [f"--eval-data={tmp_path}/r"],
+    }
     assert evaluate() == []
     change("sts", "pooling", "cls")
     change("nanobeir", "tasks", {})

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from run_helpers import ROOT
 
+from pretrain.common import processes
 from pretrain.common.errors import UserError
 from pretrain.common.processes import (
     end_session,
@@ -44,6 +45,26 @@ def test_only_what_did_not_come_to_its_end_is_an_error(end, tmp_path, monkeypatc
         return run_to_end("ending", ["a", "b"], "Say it again")
     with pytest.raises(UserError, match=expected):
         run_to_end("ending", ["a", "b"], "Say it again")
+
+
+def test_an_interrupt_reaches_the_process_that_is_streamed(tmp_path, monkeypatch):
+    """All of its group; what it says at its end is printed, and then the interrupt is raised."""
+    (tmp_path / "ending.py").write_text(
+        "import time\ntry:\n    print('ready')\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('stopped')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    said = []
+
+    def show(line, **_):
+        said.append(line)
+        if line == "ready\n":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "print", show, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        processes.run_and_stream("ending", [])
+    assert said == ["ready\n", "stopped\n"]
 
 
 def test_a_logged_process_is_waited_for_and_looked_at(tmp_path):

@@ -43,7 +43,7 @@ def test_a_start_that_a_flag_names_brings_its_own_sizes(tmp_path):
             start | {"model.layers": "7", "model.pooling": "cls"},
         )
     )
-    assert (plain.layers, plain.hidden_size) == (7, 96)
+    assert (plain.layers, plain.hidden_size) == (7, 96) and "pooling" in plain.model_fields_set
     assert started.model_fields_set == {"init", "dropout"} and started.dropout == 0.3
     assert given.model_fields_set == {"init", "dropout", "layers", "pooling"}
     assert load_config(tmp_path / "r.yaml", {"init": "none"}).model == plain
@@ -68,6 +68,7 @@ def test_a_line_separator_comes_back_from_yaml(tmp_path):
         (tmp_path / "c.yaml").write_text(as_yaml({"name": text}), "utf-8")
         assert read_yaml(tmp_path / "c.yaml") == {"name": text}
     assert "ü" in as_yaml({"name": "ü"})
+    assert as_yaml({"b": "\u2028", "a": 1}).startswith("b:") and as_yaml({"b": "", "a": 1}).startswith("b:")
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,7 @@ def test_places_have_weights_unless_a_file_has_that_name(tmp_path, monkeypatch):
         ("e", 3),
         ("embedded", 1),
     ]
+    assert _by_commas("x, c,d ,y") == ["x", "c,d", "y"]
     assert (
         _by_commas(" ,x, y,") == ["x", "y"] and DataConfig(sources={"source": "z"}).sources[0].source == "z"
     )

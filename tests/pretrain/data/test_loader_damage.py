@@ -37,6 +37,9 @@ def test_damage_is_replaced_the_same_way_whoever_reads(folder, how):
             assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
     listed = [entry for batch in expected for entry in batch.substitutions]
     assert 0 < len({entry["chunk"] for entry in listed}) <= damaged
+    for entry in listed:
+        passed = {*entry["passed"]}
+        assert len(passed) == len(entry["passed"]) and not passed & {entry["chunk"], entry["replacement"]}
     # Once an epoch, lane and chunk, at the first step where the lane meets it.
     places = [(entry["epoch"], entry["lane"], entry["chunk"]) for entry in listed]
     assert len(places) == len(set(places))

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import loader_helpers as helpers
 import pytest
+import torch
 from loader_helpers import assert_same, batches
-from run_helpers import wait_for
+from run_helpers import fork, status_of, wait_for
 
 from pretrain.common.errors import UserError
 from pretrain.data import processes
@@ -66,6 +67,19 @@ def test_a_killed_worker_is_one_error_at_the_next_batch(folder, workers, moment)
     assert not helpers.children() - before
     if callable(handler):  # before the first loader of a process there is none, then DataLoader's
         assert signal.getsignal(signal.SIGCHLD) == handler
+
+
+def test_a_worker_has_one_thread_and_ignores_signals_of_the_training_process():
+    def act():
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+        torch.set_num_threads(2)
+        processes._start_worker(os.getppid())
+        assert torch.get_num_threads() == 1 and os.environ["TOKENIZERS_PARALLELISM"] == "false"
+        for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"):
+            os.kill(os.getpid(), getattr(signal, name))
+        return 7
+
+    assert status_of(fork(act)) == 7
 
 
 def test_half_a_block_of_a_dead_worker_is_not_waited_for(folder, monkeypatch):

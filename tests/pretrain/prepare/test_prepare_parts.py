@@ -23,9 +23,12 @@ from pretrain.prepare.stages.read import _decide
 from pretrain.prepare.work_folder import (
     BuiltShards,
     Decision,
+    DocumentCounts,
     HashRange,
     PlannedStep,
     PreparationPlan,
+    ResolveCounts,
+    SentenceCounts,
     ShownPairs,
     sample_of,
 )
@@ -267,6 +270,9 @@ def test_buckets_are_for_sixteen_tasks_and_bounded(size, buckets, tmp_path):
     task = ReadTask(0, "text", "a", 0, 1, size=size)
     made = run._plan(DataConfig(sources=["a", "b@2"]), [task], tmp_path)
     assert made.buckets == buckets and made.described == "a, b" and made.preparation == run.PREPARATION
+    content = json.loads((tmp_path / "plan.json").read_text())
+    del content["preparation"]  # as before there were versions
+    assert PreparationPlan.model_validate(content).preparation == 1
     assert PreparationPlan.read(tmp_path) == made and run._plan(made.config, [task], tmp_path) == made
 
 
@@ -385,6 +391,20 @@ def test_a_split_that_came_out_empty_is_refused(tmp_path):
     train = found["train"]
     assert (train["sequences"], train["tokens"], train["chunks"]) == (14, 64, 4)
     assert [one["file"] for one in train["shards"]] == ["e", "f"]
+
+
+def test_counts_of_all_tasks_are_added_up_and_what_deduplication_took_is_told(tmp_path):
+    work = tmp_path / ".work"
+    for rank in (0, 1):
+        DocumentCounts({"documents_read": 10 + rank, "faults": 1}).write(work, rank)
+        SentenceCounts({"documents": 7, "sentences": 30}).write(work, rank)
+        ResolveCounts({"heldout_sentences_in_train": 2}).write(work, rank)
+        BuiltShards(counts={"sentences_duplicate": 4}, shards={}).write(work, rank)
+    added = {"faults": 2, "documents": 14, "sentences": 60, "heldout_sentences_in_train": 4}
+    plan(tmp_path).write(work)
+    assert Merge(work)._counts() == added | {"sentences_duplicate": 8, "documents_near_duplicate": 7}
+    plan(tmp_path, unit="record").write(work)
+    assert Merge(work)._counts() == added | {"sentences_duplicate": 8, "documents_read": 21}
 
 
 def test_a_killed_process_is_told_from_an_end(capsys):

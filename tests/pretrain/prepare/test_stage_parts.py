@@ -5,6 +5,8 @@ from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from datatrove.data import Document
 
@@ -15,13 +17,14 @@ from pretrain.data.manifest import SPLITS
 from pretrain.prepare import __main__ as command
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed
+from pretrain.prepare.sources.embedded import prose
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.records import records
 from pretrain.prepare.sources.structured import columns_of
 from pretrain.prepare.stages.build import _starts_within
 from pretrain.prepare.stages.read import Scatter
-from pretrain.prepare.stages.records import BuildRecords
+from pretrain.prepare.stages.records import BuildRecords, ScatterRecords
 from pretrain.prepare.stages.running_text import Resolve, _marked, _unmarked
 from pretrain.prepare.stages.tokenizer import MakeTokenizer
 from pretrain.prepare.work_folder import (
@@ -239,6 +242,45 @@ def test_sources_that_are_not_there_or_in_the_home_folder(tmp_path, monkeypatch)
     (tmp_path / "none.txt").touch()
     with pytest.raises(UserError, match=r"none\.txt is empty: check the path"):
         plan_tasks([Source(source="~/none.txt")])
+
+
+def test_what_is_packed_counts_for_more_text_than_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrain.prepare.sources.planning.TASK_BYTES", 50)
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": [f"text {n}" for n in range(40)]})
+    pyarrow.parquet.write_table(table, path, row_group_size=10)
+    tasks = plan_tasks([Source(source=str(path))])
+    assert len(tasks) == 4 and tasks[0].size == 2 * path.stat().st_size // 4  # of as many groups
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(pyarrow.compress(b"a line\n" * 999, "zstd", asbytes=True))
+    size = int(3.3 * path.stat().st_size)
+    tasks = plan_tasks([Source(source=str(path))])
+    assert (len(tasks), tasks[0].size) == (-(-size // 50), size // -(-size // 50))
+
+
+@pytest.mark.parametrize(("length", "found"), [(9999, 1), (10000, 1), (10001, 0)])
+def test_modules_with_hardly_a_docstring_are_left_out(length, found):
+    """Two quotes in ten thousand characters."""
+    module = '"""It is the documentation of the module that is here."""\n'
+    assert len(prose(module + "#" * (length - len(module)))) == found
+
+
+def test_pairs_of_documents_are_counted(tmp_path):
+    texts = ["A title\nIt is the text of the title.", "Too\nshort", "Another\nIt is a text, too, as it is."]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts) + "\n")
+    config = DataConfig(sources=[str(tmp_path / "a.txt")], pairs="title", heldout=0.0)
+    work, tasks = tmp_path / "work", plan_tasks(config.sources, structure=True)
+    PreparationPlan(config=config, tasks=tasks, buckets=1, described="a").write(work)
+    ScatterRecords(work).run(rank=0)
+    wanted = {
+        "documents": 3,
+        "records": 2,
+        "pairs_of_title": 2,
+        "pairs_too_short": 1,
+        "records_with_positive": 2,
+    }
+    wanted["characters"] = len(texts[0]) + len(texts[2]) - 2
+    assert Counter(SentenceCounts.read(work).root) == Counter(wanted)
 
 
 def test_the_short_help_of_the_command_has_what_matters_first():

@@ -78,7 +78,12 @@ def test_values_that_differ_are_named_and_times_are_not_compared():
             assert not different({key: 1}, {key: 2}), key
     for key in ("secondss", "state.progress", "my.seconds", "where", "datum"):
         assert different({key: 1}, {key: 2}), key
-    assert "wall_time" in stretches._NOT_COMPARED and "loss" not in stretches._NOT_COMPARED
+    names = "wall_time seconds time memory tokens_per_second sequences_per_second mfu hfu eta_seconds "
+    names += (
+        "slowest_rank versions hugging_face.config.transformers_version state.machine state.config recipe "
+    )
+    names += "data state.progress.seconds state.progress.rows progress.seconds progress.rows"
+    assert set(stretches._NOT_COMPARED) == set(names.split())
 
 
 @pytest.mark.parametrize("number", [4, 5, 7])
@@ -525,6 +530,11 @@ def test_steps_again_end_where_they_are_told_and_choose_by_their_own_evaluations
     assert (run.progress.best_score, run.progress.unimproved) == (1.0, 3)
     monkeypatch.setattr(StepsAgain, "end", 0)
     assert Run(0).train("batches") == 0
+    reported = []
+    monkeypatch.setattr(execute, "report_damage", lambda *given: reported.append(given))
+    run.data, run.evaluation, run.telemetry = "data", SimpleNamespace(heldout="held"), "telemetry"
+    run._record_what_runs()  # of what runs, which best/ would say, no row is written
+    assert reported == [("data", "held", run.progress, "telemetry")]
 
 
 @pytest.mark.parametrize("started", [False, True])
