@@ -214,6 +214,10 @@ def test_help_is_laid_out_for_80_columns():
     ]
     body = lines[1:-3]
     assert all(line.startswith(" " * 8 + "word") and len(line) <= 72 for line in body) and len(body) == 4
+    widths = [
+        len(key_table([Flag("a", "int", "", text + " x" * 40)]).splitlines()[1]) for text in ("x", "xx")
+    ]
+    assert widths == [71, 72]
     usage = usage_line(
         " ".join(["clearly", "x", *(f"--flag-{n} VALUE" for n in range(8)), "[--flag value ...]"])
     )

@@ -14,6 +14,7 @@ from pretrain.data.lanes import MixedLanes
 from pretrain.data.ledger import begin_ledger, extend_ledger, sum_words
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
+from pretrain.data.shards import DamagedShard
 
 
 @pytest.fixture
@@ -118,3 +119,20 @@ def test_steps_that_a_run_has_jumped_over_are_not_replayed(folder):
     assert compare([record], None, sums, ("sequences",)) is None
     unaware = replay_of(folder).sums(0, 25)
     assert compare([record], None, unaware, ("sequences",)).last == 25
+
+
+def test_views_are_made_again_as_they_were_read(folder, monkeypatch):
+    """By the loader that trains: from replacements of what is damaged, and never from others."""
+    damage(folder, "flip")
+    views = helpers.views("del-span,reorder", "del-span,reorder")
+    spec = BatchSpec(views, Masking(0.3), helpers.VOCABULARY)
+    read = batches(folder, jumps=[(4, 9)], damaged="skip", rate=0.3)
+    rows = [row for batch in read for row in batch.substitutions]
+    monkeypatch.setattr("pretrain.commands.verify.replay.load_tokenizer", lambda folder: folder)
+    monkeypatch.setattr("pretrain.commands.verify.replay.batch_spec", lambda *_: spec)
+    replay = replay_of(folder, rows, jumped=[(4, 9)])
+    for first, stop, there in ((0, 25, slice(0, 20)), (3, 12, slice(3, 7))):
+        again = list(replay.sums_with_views(first, stop, workers=1))
+        assert again == [(batch.step, sum_words(batch.words)) for batch in read[there]]
+    with pytest.raises(DamagedShard):
+        list(replay_of(folder).sums_with_views(0, 25, workers=0))
