@@ -72,6 +72,10 @@ def test_what_a_manifest_may_not_say_is_named(data):
         lambda m: m.update(unit="x")
     )
     assert "(got 'many')" in fault(lambda m: m.update(max_length="many"))
+    for key, of in (("max_length", lambda m: m), ("bytes", lambda m: m["splits"]["train"]["shards"][0])):
+        assert fault(lambda m, k=key, o=of: o(m).update({k: 2**62 - 1})) == ""
+        for outside in (2**62, -1):
+            assert key in fault(lambda m, k=key, o=of, n=outside: o(m).update({k: n}))
     keys = ("unit", "max_length", "vocabulary_size", "token_dtype", "tokenizer", "tokenizer_hash", "splits")
     for count in (5, 6, 7):
         said = fault(lambda m, n=count: [m.pop(key) for key in keys[:n]])

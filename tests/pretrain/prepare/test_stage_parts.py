@@ -145,6 +145,25 @@ def test_texts_of_some_records_are_those_of_their_columns(tmp_path):
     assert found == ["t1", "n1", "q1", "t0", "n0", "q0"]
 
 
+def test_every_record_of_a_large_bucket_is_encoded(tmp_path):
+    """They are decoded some at a time."""
+    planned(tmp_path, unit="record")
+    Columns(columns=["text", "positive"]).write(tmp_path)
+    asked = []
+
+    def decode(rows):
+        asked.append(len(rows))
+        return [f"{row}\n{row + 1}\n\n\n" for row in rows]
+
+    def encode(strings):
+        return Ragged.from_sequences([[int(text)] for text in strings])
+
+    rows = np.arange(40_000)
+    tokens, labels = BuildRecords(tmp_path)._encode_records(SimpleNamespace(decode=decode), rows, encode)
+    assert labels is None and np.array_equal(tokens.ids.reshape(-1, 2), np.stack([rows, rows + 1], axis=1))
+    assert len(asked) > 1
+
+
 @pytest.mark.parametrize(("megabytes", "share"), [(1.0, 1.0), (2e-4, None)])
 def test_the_sample_for_a_tokenizer_is_of_training_text_by_weight(megabytes, share, tmp_path):
     """Chosen by the hash of each text: below the share of the sample in all that an epoch shows."""
