@@ -21,6 +21,7 @@ from finetune.senteval.protocol import (
     split,
     two_point_targets,
 )
+from pretrain.benchmarks.sts_tasks import correlations
 from pretrain.common.errors import UserError
 
 FAST = ClassifierSettings(tenacity=2, epoch_size=2, max_epoch=20)
@@ -286,13 +287,27 @@ def test_two_point_targets_have_the_score_as_their_mean():
     np.testing.assert_allclose(two_point_targets(np.array([0.4])), [[0.4, 0, 0, 0, 0]], rtol=1e-6)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("early_stop", ["pearson", "spearman"])
-def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
+@pytest.mark.parametrize(
+    "early_stop,most,noise",
+    [
+        pytest.param("pearson", 1000, 0.5, marks=pytest.mark.full),
+        pytest.param("spearman", 1000, 0.5, marks=pytest.mark.full),
+        ("pearson", 6, 0.5),
+        ("spearman", 6, 0.5),
+        ("spearman", 300, 5.0),
+    ],
+)
+def test_relatedness_is_the_plain_fit(early_stop, most, noise, monkeypatch):
+    """Also where the last evaluation is the best, and where noise stops it."""
     monkeypatch.setattr("finetune.senteval.protocol.EPOCHS_BETWEEN", 2)
+    monkeypatch.setattr("finetune.senteval.protocol.MAX_EPOCH", most)
+    asked = []
+    monkeypatch.setattr(
+        "finetune.senteval.protocol.correlations", lambda *sides: asked.append(1) or correlations(*sides)
+    )
     rng = np.random.RandomState(0)
     features = rng.randn(200, 6).astype(np.float32)
-    scores = np.clip(3 + features @ rng.randn(6) / 2 + 0.5 * rng.randn(200), 1, 5)
+    scores = np.clip(3 + features @ rng.randn(6) / 2 + noise * rng.randn(200), 1, 5)
     targets = two_point_targets(scores)
     np.random.seed(11)
     torch.manual_seed(11)
@@ -304,8 +319,8 @@ def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
         with torch.no_grad():
             return network(torch.from_numpy(features[rows])).numpy() @ np.arange(1, 6)
 
-    best, failures, epoch = -1, 0, 0
-    while epoch <= 1000:
+    best, failures, epoch, evaluations = -1, 0, 0, 0
+    while epoch <= most:
         for _ in range(2):
             order = np.random.permutation(120)
             for start in range(0, 120, 64):
@@ -316,7 +331,7 @@ def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-        epoch += 2
+        epoch, evaluations = epoch + 2, evaluations + 1
         found = correlation(predict(slice(120, 160)), scores[120:160])[0]
         if found > best:
             best, kept = found, deepcopy(network.state_dict())
@@ -325,8 +340,36 @@ def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
         else:
             failures += 1
     network.load_state_dict(kept)
-    ours, _ = relatedness(torch.from_numpy(features), scores, (120, 40, 40), 11, early_stop)
+    ours, answers = relatedness(torch.from_numpy(features), scores, (120, 40, 40), 11, early_stop)
     predicted = predict(slice(160, 200))
+    assert len(asked) == evaluations + 1 and (most == 6 or failures == 3)
+    np.testing.assert_allclose(answers, predicted, atol=1e-4)
+    assert ours["spearman"] == pytest.approx(100 * stats.spearmanr(predicted, scores[160:])[0], abs=0.2)
     assert ours[f"dev_{early_stop}"] == pytest.approx(100 * best, abs=1e-3)
     assert ours["pearson"] == pytest.approx(100 * stats.pearsonr(predicted, scores[160:])[0], abs=1e-3)
     assert ours["mse"] == pytest.approx(np.mean((predicted - scores[160:]) ** 2), abs=1e-5)
+
+
+def test_relatedness_without_a_correlation_on_dev_has_0_there_and_seeds_count(monkeypatch):
+    monkeypatch.setattr("finetune.senteval.protocol.EPOCHS_BETWEEN", 5)
+    features = torch.from_numpy(np.random.RandomState(0).randn(60, 4).astype(np.float32))
+    scores = np.tile([1.0, 3.0, 5.0], 20)
+    scores[40:50] = 2.0  # dev's are all equal
+    one, other = (relatedness(features, scores, (40, 10, 10), seed)[0] for seed in (1111, 5))
+    assert one["dev_pearson"] == 0 and np.isfinite(one["pearson"]) and one != other
+    assert one == relatedness(features, scores, (40, 10, 10))[0]
+
+
+def test_folds_with_just_enough_examples_and_fits_with_too_few():
+    features, labels = examples(60)
+    labels[:] = 2  # of class 0 there is none
+    labels[:6] = 1
+    given = torch.from_numpy(features), labels
+    assert nested(*given, 3, Setting(2, FAST)).predictions.shape == (60,)
+    with pytest.raises(UserError, match="7 folds need as many examples per class; the rarest has 6"):
+        cross_validated(*given, 50, 3, Setting(7, FAST))
+    assert cross_validated(*given, 50, 3, Setting(6, FAST)).predictions.shape == (10,)
+    for train, dev, says in ((0, 9, "0 rows to train on and 9"), (9, 0, "9 rows to train on and 0")):
+        rows = [Rows(np.arange(9), np.arange(9)), Rows(np.arange(train), np.arange(dev))]
+        with pytest.raises(UserError, match=f"fit 2 would have {says} to stop by"):
+            fit_all(*given, 3, rows, np.array([1e-3]), FAST)

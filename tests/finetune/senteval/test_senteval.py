@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -9,16 +10,27 @@ import numpy as np
 import pytest
 import torch
 from answer_checks import require_answers
+from commands import call
 from forked_python import run_python
 from real_data import DATA, needs_data
+from sts_layout import bag_of_words, write_layout
 
 from finetune.encoders.models import open_model
-from finetune.results import Evaluation
+from finetune.results import Evaluation, read
+from finetune.senteval.__main__ import main
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures
-from finetune.senteval.evaluate import add_averages, choose_tasks, evaluate, read_tasks
-from finetune.senteval.protocol import SETTINGS, split
-from finetune.senteval.tasks import TASKS, TRANSFER, files, load
-from pretrain.benchmarks.sts_tasks import SEVEN_TASKS
+from finetune.senteval.evaluate import (
+    DEV_TASKS,
+    HEADLINES,
+    PRINTED,
+    add_averages,
+    choose_tasks,
+    evaluate,
+    read_tasks,
+)
+from finetune.senteval.protocol import SETTINGS, Accuracy, split
+from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, files, load
+from pretrain.benchmarks.sts_tasks import SEVEN_TASKS, StsEvaluator
 from pretrain.common.errors import UserError
 
 GOOD, BAD = ["good film", "a fine , fine day", "joy"], ["bad film", "what a sad and dull affair", "tears"]
@@ -116,8 +128,8 @@ def test_snli_is_evaluated_by_infersents_features(folder, tmp_path, monkeypatch)
     result = evaluate(model, read_tasks(tasks, str(folder)))
     require_answers(result, tasks, within=0.05)  # MR's is the mean of its folds, each rounded
     ((features, labels, sizes, *_),) = seen
-    read = load("SNLI", folder).splits
-    parts = [read[name] for name in ("train", "dev", "test")]
+    found = load("SNLI", folder).splits
+    parts = [found[name] for name in ("train", "dev", "test")]
     u, v = (
         model.encode([text for part in parts for text in side(part)])
         for side in (lambda p: p.first, lambda p: p.second)
@@ -160,8 +172,8 @@ PAIRS = {
 @pytest.mark.parametrize("name", [*PAIRS, "SNLI"])
 def test_every_pair_keeps_its_sides_and_label(name, folder):
     """Against the cells of the files, in any order."""
-    task, read = TASKS[name], load(name, folder)
-    for number, part in enumerate(read.splits.values()):
+    task, loaded = TASKS[name], load(name, folder)
+    for number, part in enumerate(loaded.splits.values()):
         if name == "SNLI":
             split = ("train", "dev", "test")[number]
             files = (folder / "SentEval" / "SNLI" / f"{kind}.{split}" for kind in ("s1", "s2", "labels"))
@@ -213,8 +225,8 @@ def test_each_distinct_sentence_is_encoded_once(folder):
         seen.extend(sentences)
         return np.eye(3, dtype=np.float32)[np.arange(len(sentences)) % 3]
 
-    read = read_tasks(["MR", "SST2", "SICK-E", "SICK-R-supervised"], str(folder))
-    evaluate(open_model(embed), read, setting="dev")
+    found = read_tasks(["MR", "SST2", "SICK-E", "SICK-R-supervised"], str(folder))
+    evaluate(open_model(embed), found, setting="dev")
     assert len(seen) == len(set(seen))
 
 
@@ -226,12 +238,14 @@ def test_each_distinct_sentence_is_encoded_once(folder):
         ("MRPC/msr_paraphrase_test.txt", "h\th\th\th\th\nyes\t1\t2\ta\tb", "MRPC", "line 2"),
         ("SICK/SICK_trial.txt", "h\n1\ta\tb\tx\tNEUTRAL", "SICK-R-supervised", "line 2"),
         ("SNLI/labels.dev", "entailment", "SNLI", "lines; they must have as many"),
+        ("SNLI/labels.dev", "\n".join(["maybe"] * 30), "SNLI", "the label 'maybe' is none of entailment, "),
+        ("probing/past_present.txt", "tr\tPAST", "Tense", "line 1: expected tr, va or te"),
+        ("probing/past_present.txt", "tr\tPAST\ta\nx\tPAST\ta", "Tense", "line 2: expected tr, va or te"),
+        ("probing/past_present.txt", "tr\tPAST\ta\nva\tPAST\tb", "Tense", "no line of tr, va or te"),
         ("probing/past_present.txt", "tr\tPAST\ta\nva\tPRES\tb\nte\tPAST\tc", "Tense", "'PRES' is not among"),
     ],
 )
 def test_damaged_files_are_named(folder, tmp_path, file, text, task, match):
-    import shutil
-
     copy = tmp_path / "data"
     shutil.copytree(folder, copy)
     (copy / "SentEval" / file).write_text(text + "\n")
@@ -293,3 +307,133 @@ def test_averages_are_of_figures_as_papers_print_them():
         add_averages(result)
     for name in ("average of 7 STS", "average of 7 transfer"):
         assert result.tasks[name].value == pytest.approx(70, abs=1e-9)
+
+
+def test_protocols_are_those_of_their_papers():
+    similar, transfer = "STS12 STS13 STS14 STS15 STS16 STS-B SICK-R".split(), list(TRANSFER)
+    supervised = ["SICK-R-supervised", "STS-B-supervised"]
+    assert transfer == "MR CR SUBJ MPQA SST2 TREC MRPC".split()
+    assert {protocol: list(tasks) for protocol, tasks in PRINTED.items()} == {
+        "simcse": [*similar, *transfer],
+        "senteval": [*similar, *supervised, *transfer, "SST5", "SICK-E"],
+        "clear": [*similar[:5], *supervised, *transfer],
+    }
+    assert HEADLINES == {"simcse": "spearman_all", "senteval": "pearson_mean", "clear": "pearson_mean"}
+    assert list(DEV_TASKS) == ["STS-B-dev", "SICK-R-dev", *transfer]
+    schemes = {name: task.scheme for name, task in TASKS.items()}
+    by_folds = dict.fromkeys(transfer[:4], "nested") | {"TREC": "cross_validated", "MRPC": "cross_validated"}
+    others = {"SNLI": "snli"} | dict.fromkeys(supervised, "relatedness")
+    assert schemes == dict.fromkeys(TASKS, "split") | by_folds | others
+    assert len(PROBING) == 10 and set(PROBING) < set(TASKS)
+
+
+@pytest.mark.parametrize("protocol", HEADLINES)
+def test_similarity_has_the_figure_of_the_protocol(protocol, tmp_path):
+    data = write_layout(tmp_path)
+    model = open_model(bag_of_words)
+    result = evaluate(model, read_tasks([*SEVEN_TASKS, "STS-B-dev"], str(data)), protocol, remarks=["so"])
+    expected = StsEvaluator(data).evaluate(bag_of_words)
+    for task in (*SEVEN_TASKS, "STS-B-dev"):
+        one, whole = result.tasks[task], expected[task]
+        assert (one.metric, one.value) == (HEADLINES[protocol], whole[HEADLINES[protocol]])
+        assert one.details == {"subsets": whole["subsets"], "pairs": whole["pairs"]}
+        assert one.scores == {key: whole[key] for key in whole if "_" in key}
+    mean = np.mean([round(result.tasks[task].value, 2) for task in SEVEN_TASKS])
+    assert result.tasks["average of 7 STS"].value == pytest.approx(mean, abs=1e-9)
+    assert "STS-B has 30 pairs here, 1,379 as published" in result.notes and result.notes[-1] == "so"
+    assert result.protocol == f"{protocol}, test setting, seed 1111" and result.evaluation == "senteval"
+
+
+@pytest.mark.parametrize("setting", ["test", "dev"])
+def test_features_sizes_and_settings_of_every_scheme(folder, tmp_path, monkeypatch, setting):
+    """What the fits are given: u of single sentences, [|u - v|, u * v] of pairs, in the order of the splits."""
+    (tmp_path / "encoder.py").write_text(ENCODER)
+    model, seen = open_model(f"{tmp_path}/encoder.py:embed"), []
+
+    def stand_in(tested):
+        def fit(features, labels, *given, **named):
+            seen.append((features, labels, given, named))
+            answers = labels[-tested(labels, *given) :] != 1
+            return Accuracy(70.0, 60.0, [1e-3], answers.astype(np.int64))
+
+        return fit
+
+    place = "finetune.senteval.evaluate"
+    monkeypatch.setattr(f"{place}.nested", stand_in(lambda labels, *_: len(labels)))
+    monkeypatch.setattr(f"{place}.cross_validated", stand_in(lambda labels, size, *_: len(labels) - size))
+    monkeypatch.setattr(f"{place}.split", stand_in(lambda labels, sizes, *_: sizes[-1]))
+    figures = {"pearson": 1.0, "spearman": 2.0, "dev_pearson": 3.0, "dev_spearman": 4.0}
+    fit = lambda *given: seen.append((*given[:2], given[2:], {})) or (figures, np.ones(30))  # noqa: E731
+    monkeypatch.setattr(f"{place}.relatedness", fit)
+    names = ["MR", "TREC", "MRPC", "SST5", "SICK-E", "SNLI", "Length", "SICK-R-supervised"]
+    protocol = {"test": "simcse", "dev": "clear"}[setting]
+    result = evaluate(model, read_tasks(names, str(folder)), protocol, setting, seed=7)
+    assert result.evaluation == {"test": "senteval", "dev": "senteval-dev"}[setting]
+    classes = {"MR": 2, "TREC": 6, "MRPC": 2, "SST5": 5, "SICK-E": 3, "SNLI": 3, "Length": 2}
+    folds = {"test": 10, "dev": 5}[setting]
+    for name, (features, labels, given, named) in zip(names, seen, strict=True):
+        parts = list(load(name, folder).splits.values())
+        sides = ["first"] if parts[0].second is None else ["first", "second"]
+        first, *second = (
+            model.encode([text for part in parts for text in getattr(part, side)]) for side in sides
+        )
+        if second and name != "SNLI":
+            first = np.concatenate([np.abs(first - second[0]), first * second[0]], 1)
+        if name != "SNLI":
+            np.testing.assert_array_equal(features.cpu().numpy(), first)
+        assert labels.tolist() == [label for part in parts for label in part.labels.tolist()]
+        sizes = tuple(map(len, parts))
+        task = result.tasks[name]
+        if name == "SICK-R-supervised":
+            stops_by = {"test": "spearman", "dev": "pearson"}[setting]
+            assert given == (sizes, 7, stops_by)
+            metric = stops_by if setting == "test" else f"dev_{stops_by}"
+            assert (task.metric, task.value, task.scores) == (metric, figures[metric], figures)
+            continue
+        *counts, how = given
+        expected = {"MR": [], "TREC": [sizes[0]], "MRPC": [sizes[0]]}.get(name, [sizes])
+        assert counts == [*expected, classes[name]] and how.folds == folds and how.classifier.seed == 7
+        wanted = SETTINGS[setting].with_classifier(seed=7)
+        if name == "SNLI":
+            wanted = wanted.with_classifier(max_epoch=15, epoch_size=1)
+            assert named == {"grid": (1e-9,)}
+        assert how == wanted and (name == "SNLI" or not named)
+        scores = {"accuracy": 60.0, "dev_accuracy": 70.0}
+        if name == "MRPC":  # all answers are wrong: 0 is answered to 1, and 1 to 0
+            scores["f1"] = 0.0
+        assert task.scores == scores and task.details == {"l2": [1e-3]}
+        metric = "accuracy" if setting == "test" else "dev_accuracy"
+        assert (task.metric, task.value) == (metric, scores[metric])
+        assert (task.answers is None) == (setting == "dev")
+
+
+def test_groups_of_tasks_and_what_is_not_there(folder, tmp_path):
+    def choose(*words, protocol="simcse", setting="test"):
+        return choose_tasks(words, protocol, setting, str(folder))
+
+    assert choose("MR", "transfer", "MR")[0] == ["MR", *(task for task in TRANSFER if task != "MR")]
+    assert choose("probing") == (list(PROBING), [])
+    assert choose("all")[0][:2] == ["STS-B", "SICK-R"] and set(choose("all")[0]) > set(TASKS)
+    assert choose("sts")[0] == ["STS-B", "SICK-R"]
+    found, remarks = choose(setting="dev")
+    assert found == list(DEV_TASKS) and not remarks
+    found, remarks = choose(protocol="clear")
+    assert found == ["SICK-R-supervised", "STS-B-supervised", *TRANSFER]
+    assert remarks == [f"STS1{n} left out: its data is not there" for n in range(2, 7)]
+
+
+def test_the_command_in_this_process(folder, tmp_path, capsys):
+    (tmp_path / "encoder.py").write_text(ENCODER)
+    out, model = tmp_path / "out", f"{tmp_path}/encoder.py:embed"
+    flags = {"setting": "dev", "eval_data": folder, "out": out}
+    assert call(main, model, tasks="MRPC", **flags) == 0
+    found = read(out / "senteval-dev-function.json")
+    assert list(found.tasks) == ["MRPC"] and found.protocol == "simcse, dev setting, seed 1111"
+    assert "f1" in found.tasks["MRPC"].scores and "note:" not in capsys.readouterr().err
+    (only := tmp_path / "few" / "SentEval").mkdir(parents=True)
+    shutil.copytree(folder / "SentEval" / "MRPC", only / "MRPC")
+    assert call(main, model, tasks="transfer", **flags | {"eval_data": only.parent, "seed": 3}) == 0
+    assert "note: TREC left out: its data is not there" in capsys.readouterr().err
+    (found,) = (read(path) for path in out.glob("senteval-dev-function-*.json"))
+    assert found.protocol == "simcse, dev setting, seed 3"
+    assert "MR left out: its data is not there" in found.notes
