@@ -28,7 +28,7 @@ def drawn_logits(task, rows, draw):
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name != "AX"])
 def test_dev_figures_are_scikit_learns(name):
-    """CLEAR's Table 1: MNLI mean of both sets, MRPC and QQP of accuracy and F1, STS-B of both correlations."""
+    """CLEAR's Table 1: MNLI's mean of both sets, MRPC's and QQP's of accuracy and F1, STS-B's of both."""
     draw, task = np.random.default_rng(1), TASKS[name]
     splits, gold = task.dev_splits(), {}
     for number, split in enumerate(splits):

@@ -310,9 +310,9 @@ def test_averages_are_of_figures_as_papers_print_them():
 
 
 def test_protocols_are_those_of_their_papers():
-    similar, transfer = "STS12 STS13 STS14 STS15 STS16 STS-B SICK-R".split(), list(TRANSFER)
+    similar, transfer = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"], list(TRANSFER)
     supervised = ["SICK-R-supervised", "STS-B-supervised"]
-    assert transfer == "MR CR SUBJ MPQA SST2 TREC MRPC".split()
+    assert transfer == ["MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC"]
     assert {protocol: list(tasks) for protocol, tasks in PRINTED.items()} == {
         "simcse": [*similar, *transfer],
         "senteval": [*similar, *supervised, *transfer, "SST5", "SICK-E"],
@@ -346,7 +346,7 @@ def test_similarity_has_the_figure_of_the_protocol(protocol, tmp_path):
 
 @pytest.mark.parametrize("setting", ["test", "dev"])
 def test_features_sizes_and_settings_of_every_scheme(folder, tmp_path, monkeypatch, setting):
-    """What the fits are given: u of single sentences, [|u - v|, u * v] of pairs, in the order of the splits."""
+    """What the fits are given: u of sentences, [|u - v|, u * v] of pairs, in the order of the splits."""
     (tmp_path / "encoder.py").write_text(ENCODER)
     model, seen = open_model(f"{tmp_path}/encoder.py:embed"), []
 
