@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from forked_python import run_python
-from model_folders import LONG_AND_SHORT, save_wide_bert
+from model_folders import LONG_AND_SHORT, albert, save_guest, save_run, save_wide_bert
 from transformers import AutoModel
 
 from finetune.encoders.embed import (
@@ -16,8 +16,10 @@ from finetune.encoders.embed import (
     embed_poolings,
     embed_sentences,
     load_model,
+    load_pooler,
     parse_poolings,
 )
+from finetune.encoders.models import open_model
 from finetune.encoders.source import resolve
 from pretrain.common.errors import UserError
 
@@ -53,8 +55,9 @@ def padded_reference(folder, tokenizer, sentences):
     }
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("token_budget", [1, 40, 16384])
+@pytest.mark.parametrize(
+    "token_budget", [pytest.param(1, marks=pytest.mark.full), 40, pytest.param(16384, marks=pytest.mark.full)]
+)
 def test_every_pooling_equals_the_padded_model(folder, loaded, token_budget):
     encoder, tokenizer = loaded
     reference = padded_reference(folder, tokenizer, LONG_AND_SHORT)
@@ -105,8 +108,15 @@ def test_poolings_are_parsed():
         parse_poolings("cls,pooler")
     with pytest.raises(UserError, match="unknown pooling 'median'"):
         parse_poolings("cls,median")
-    with pytest.raises(UserError, match="no pooling given"):
-        parse_poolings("")
+    for alone in ("words,cls", "mean, pooler, cls"):
+        with pytest.raises(
+            UserError, match=r"(words|pooler) is evaluated alone; give it in a command of its"
+        ):
+            parse_poolings(alone)
+    assert parse_poolings("words") == ["words"] and parse_poolings(" ,cls,") == ["cls"]
+    for nothing in ("", " , "):
+        with pytest.raises(UserError, match="no pooling given"):
+            parse_poolings(nothing)
 
 
 def test_a_run_folder_stands_for_its_best_weights_or_else_its_export(folder, tmp_path, capsys):
@@ -121,6 +131,49 @@ def test_a_run_folder_stands_for_its_best_weights_or_else_its_export(folder, tmp
     assert f"{tmp_path}: weights from {tmp_path / 'best'}" in capsys.readouterr().err
     with pytest.raises(UserError, match="cannot load a tokenizer"):
         load_model(resolve(tmp_path / "absent"))
+
+
+def test_the_encoder_runs_once_for_each_other_layer_and_batch(loaded, monkeypatch):
+    """First hidden states, cls and the mean share a pass with one of those that are averaged with another."""
+    encoder, tokenizer = loaded
+    passes, states_for = [], encoder.states_for
+    monkeypatch.setattr(encoder, "states_for", lambda *given: passes.append(given[0]) or states_for(*given))
+    texts = LONG_AND_SHORT[:20]
+    for poolings, budget, count in (
+        (POOLINGS, 16384, 3),
+        (["cls", "mean"], 16384, 1),
+        (["mean", "last-two"], 16384, 1),
+        (["first-last", "last-two"], 16384, 2),
+        (["mean"], 1, None),
+    ):
+        passes.clear()
+        embed_poolings(encoder, tokenizer, texts, poolings, budget)
+        assert len(passes) == count or (count is None and len(passes) > 5)
+
+
+def test_texts_are_cut_at_the_shortest_limit(loaded, folder, tmp_path):
+    encoder, tokenizer = loaded
+    long, short = "the quick brown fox jumps over", "the quick brown"
+    cut = embed_sentences(encoder, tokenizer, [long], "mean", max_length=5)  # with [CLS] and [SEP]
+    np.testing.assert_allclose(cut, embed_sentences(encoder, tokenizer, [short], "mean"), atol=1e-5)
+    whole = embed_sentences(encoder, tokenizer, [long, "a cat"], "mean", max_length=500)
+    np.testing.assert_allclose(whole[:1], embed_sentences(encoder, tokenizer, [long], "mean"), atol=1e-5)
+    guest = save_guest(folder, tmp_path / "guest", "mean", longest=7)
+    lengths = {most: open_model(guest, max_length=most).longest for most in (None, 5, 7, 9)}
+    assert lengths == {None: 7, 5: 5, 7: 7, 9: 7} and open_model(folder, "cls").longest == 64
+
+
+def test_a_pooler_is_read_or_refused_and_what_a_run_was_trained_with_is_said(folder, tmp_path, capsys):
+    with pytest.raises(UserError, match="cannot load a model from"):
+        load_pooler(tmp_path / "none")
+    with pytest.raises(UserError, match=r"the pooler of \S+ is not a linear map and tanh"):
+        load_pooler(albert(tmp_path / "albert"))
+    run = resolve(save_run(folder, tmp_path / "run", "first-last"))
+    capsys.readouterr()
+    assert load_model(run)[0].pooling == "first-last"
+    assert capsys.readouterr().err == "trained with first-last pooling\n"
+    assert load_model(run, quiet=True)[0].head is None and capsys.readouterr().err == ""
+    assert load_model(resolve(folder))[0].pooling == "mean" and capsys.readouterr().err == ""
 
 
 def run_sts(*arguments):

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from itertools import product
 
 import numpy as np
@@ -17,8 +18,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from finetune.encoders import kept_vectors
-from finetune.encoders.kept_vectors import KeptVectors, file_content, read_file, remove_oldest
+from finetune.encoders.kept_vectors import KeptVectors, digest_of, file_content, read_file, remove_oldest
 from finetune.encoders.models import KEPT_VECTORS, open_model, with_kept_vectors
+from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
 
 WORDS = [word for sentence in SENTENCES for word in sentence.split()]
@@ -266,3 +268,85 @@ def test_what_was_used_least_recently_is_removed_first(tmp_path):
     kept(tmp_path, encode, ["a", "c"])
     assert encode.asked == ["a", "b", "c"]
     assert remove_oldest(tmp_path, 0) == 2 and remove_oldest(tmp_path / "none", 0) == 0
+
+
+def test_the_digest_is_of_all_files_that_vectors_follow_from(tmp_path, monkeypatch):
+    source, folder = ModelSource("m", str(tmp_path / "m")), tmp_path / "m"
+    (folder / "1_Pooling").mkdir(parents=True)
+    read = ["a.safetensors", "b.bin", "c.json", "d.txt", "e.model", "f.tiktoken", "1_Pooling/config.json"]
+    others = ["README.md", "code.py", "checkpoint-7/a.safetensors", "checkpoint"]
+    (folder / "checkpoint-7").mkdir()
+    for name in (*read, *others):
+        (folder / name).write_text(name)
+    found = {None: digest_of(source)}
+    for name in (*read, *others):
+        (folder / name).write_text("other")
+        found[name] = digest_of(source)
+        (folder / name).write_text(name)
+        assert (found[name] == found[None]) is (name in others), name
+    assert len(set(found.values())) == len(read) + 1
+    (folder / "d.txt").rename(folder / "g.txt")
+    assert digest_of(source) not in found.values()
+    # of a name of the hub those of the cache, if it has them
+    monkeypatch.setattr(kept_vectors, "cached_folder", {"owner/name": folder}.get)
+    assert digest_of(ModelSource("owner/name", "owner/name")) == digest_of(source)
+    assert digest_of(ModelSource("x", "owner/other")) is None
+    assert KeptVectors.of(ModelSource("x", "owner/other"), tmp_path, "fp32", None) is None
+
+
+def test_other_versions_and_devices_have_folders_of_their_own(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    source = ModelSource("m", str(tmp_path / "model"))
+    folders = {KeptVectors.of(source, tmp_path, "fp32", None).folder("cls")}
+    for name, value in (
+        ("torch.__version__", "0"),
+        ("transformers.__version__", "0"),
+        ("torch.cuda.is_available", lambda: True),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(name, value)
+            folders.add(KeptVectors.of(source, tmp_path, "fp32", None).folder("cls"))
+    assert len(folders) == 4
+
+
+def test_progress_is_said_and_short_texts_come_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(kept_vectors, "CHUNK", 2)
+    monkeypatch.setattr(kept_vectors, "SECONDS_BETWEEN_LINES", -1.0)
+    encode = Counting()
+    texts = ["four", "a", "three words here", "bb", "a", "ccc"]
+    kept(tmp_path, encode, texts)
+    assert encode.asked == ["a", "bb", "ccc", "four", "three words here"]
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(" texts")[0] for line in said[:-1]] == ["2 of 5", "4 of 5", "5 of 5"]
+    assert said[-1].startswith("vectors of 5 texts: 0 kept from before, 5 encoded in ")
+    monkeypatch.setattr(kept_vectors, "SECONDS_BETWEEN_LINES", 30.0)
+    kept(tmp_path, encode, [*texts, "new"])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("vectors of 6 texts: 5 kept from before, 1 encoded in ")
+    assert kept(tmp_path, encode, [])["cls"].shape == (0, 3)
+
+
+def test_what_is_being_written_stays_and_no_more_than_needed_is_removed(tmp_path):
+    encode = Counting()
+    for text in "abc":
+        kept(tmp_path, encode, [text])
+    folder = next(tmp_path.iterdir())
+    files = sorted(folder.iterdir())
+    for age, name in ((3500, ".young.vectors.1.partial"), (3700, ".old.vectors.1.partial")):
+        (folder / name).write_bytes(b"torn")
+        os.utime(folder / name, (time.time() - age, time.time() - age))
+    (folder / "notes.txt").write_bytes(b"of somebody else")
+    for number, path in enumerate(files):
+        os.utime(path, (1000 + number, 1000 + number))
+    size = files[0].stat().st_size
+    assert remove_oldest(tmp_path, 2 * size + 1) == 1
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [*(path.name for path in files[1:]), ".young.vectors.1.partial", "notes.txt"]
+    )
+
+
+def test_vectors_of_a_model_without_files_are_not_kept(run_folder, tmp_path, monkeypatch, capsys):
+    opened = open_model(run_folder)
+    monkeypatch.setattr(KeptVectors, "of", lambda *_: None)
+    assert with_kept_vectors(opened, tmp_path, opened.identity).kept_vectors is None
+    assert "are not kept: it has no files to know it by" in capsys.readouterr().err

@@ -34,7 +34,7 @@ from transformers import AutoModel, AutoTokenizer, BertModel
 from finetune.encoders.embed import PackedModel
 from finetune.encoders.models import open_model
 from finetune.encoders.padded import PaddedModel
-from finetune.encoders.source import kind_of
+from finetune.encoders.source import ModelSource, cached_folder, kind_of, reach_hub, resolve
 from finetune.results import Evaluation
 from pretrain.benchmarks.distinct import distinct
 from pretrain.commands.convert import convert
@@ -383,6 +383,65 @@ def test_a_folder_without_tokenizer(hugging_face, tmp_path):
         (tmp_path / name).write_bytes((hugging_face / name).read_bytes())
     with pytest.raises(UserError, match=f"{tmp_path} holds no tokenizer"):
         open_model(tmp_path, "cls")
+
+
+def test_the_hub_is_asked_once_and_a_cached_model_is_taken(tmp_path, monkeypatch):
+    (tmp_path / "modules.json").touch()
+    there, asked = {}, []
+
+    def cached_file(name, file, **how):
+        asked.append((name, file, how.get("local_files_only", False)))
+        if name == "owner/broken":
+            raise OSError("not there")
+        return there.get(file)
+
+    monkeypatch.setattr("transformers.utils.cached_file", cached_file)
+    monkeypatch.setattr("finetune.encoders.source.hub_fault", lambda: "the hub does not answer")
+    for name in ("owner/name", "owner/broken"):
+        with pytest.raises(UserError, match=f"no run or folder {name} here, .* the hub does not answer"):
+            kind_of(name)
+    assert asked[:2] == [("owner/name", "modules.json", True), ("owner/name", "config.json", True)]
+    there["config.json"] = str(tmp_path / "config.json")
+    assert cached_folder("owner/name") == tmp_path and kind_of("owner/name") == "hub"
+    there["modules.json"] = str(tmp_path / "modules.json")
+    assert cached_folder("owner/name") == tmp_path and kind_of("owner/name") == "sentence-transformers"
+    there.clear()
+    monkeypatch.setattr("finetune.encoders.source.hub_fault", lambda: "")
+    assert kind_of("owner/name") == "hub" and not reach_hub("owner/name", "do so")
+    monkeypatch.setattr("finetune.encoders.source.hub_fault", lambda: "no")
+    with pytest.raises(UserError, match=r"cannot load owner/name: no\. Without network, do so; HF_HUB_OFF"):
+        reach_hub("owner/name", "do so")
+
+
+def test_the_run_of_a_folder_is_that_of_its_best_or_its_export(hugging_face, run_folder, tmp_path):
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    shutil.copytree(run / "export", run / "best")
+    (run / "other").symlink_to(hugging_face)
+    assert resolve(run / "best").run == resolve(run / "export").run == resolve(run).run == run
+    assert resolve(run / "other").run is None and resolve(hugging_face).run is None
+    assert resolve(run).location == str(run / "best") and resolve(run).trained_pooling == "cls"
+    (run / "config.yaml").unlink()
+    assert resolve(run / "export").run is None and resolve(hugging_face).trained_pooling is None
+    assert ModelSource("x", "owner/name").identity == "x" and ModelSource("x", "owner/name").folder is None
+    assert resolve(hugging_face).identity != resolve(run / "export").identity
+
+
+def test_documents_that_are_cut_are_counted_to_the_token(hugging_face, tmp_path):
+    model, short = open_model(hugging_face, "cls", max_length=6), " ".join(["cat"] * 4)
+    assert [model.count_cut([text]) for text in (short, f"{short} cat", "cat")] == [0, 1, 0]
+    prompted = open_model(save_prompted(hugging_face, tmp_path / "p"), max_length=7)
+    assert prompted.document_prompt == "a man rides "  # of three tokens
+    assert [prompted.count_cut([" ".join(["cat"] * n)]) for n in (2, 3)] == [0, 1]
+    function = open_model(embed)
+    assert function.count_cut([short * 99]) == 0 and function.longest is None
+    assert (function.identity, function.head, function.encoder, function.tokenizer) == ("embed", *[None] * 3)
+    assert repr(model) == f"<{hugging_face}: pooling cls, fp32>" and function.prompts == {}
+
+
+def test_words_pooling_needs_a_model_that_was_trained_so(hugging_face, run_folder):
+    for folder in (hugging_face, run_folder):
+        with pytest.raises(UserError, match=r"--pooling words: .* was not trained so; clearly export --stat"):
+            open_model(folder, "words")
 
 
 def test_kinds(hugging_face, run_folder):
