@@ -324,6 +324,12 @@ def test_each_distinct_sentence_is_encoded_once():
     np.testing.assert_array_equal(open_model(once).encode(iter(SENTENCES)), vectors)
 
 
+def test_a_function_may_give_tensors():
+    made = torch.tensor([[1.5, 2.0], [0.25, 1.0]], dtype=torch.bfloat16, requires_grad=True)
+    vectors = open_model(lambda texts: made).encode(["a", "b"])
+    assert vectors.dtype == np.float32 and vectors.tolist() == [[1.5, 2.0], [0.25, 1.0]]
+
+
 def test_half_of_a_surrogate_pair_is_named():
     with pytest.raises(UserError, match=r"sentence 1 has half of a surrogate pair.* 'b \\ud83d c'"):
         open_model(embed).encode(["a \U0001f642", "b \ud83d c"])

@@ -39,6 +39,14 @@ def test_mtebs_sick_is_all_of_it(layout):
     assert pairs.gold[25:].tolist() == [*dev.gold, *test.gold]
 
 
+def test_without_a_folder_there_is_no_task(monkeypatch):
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
+    with pytest.raises(UserError, match="STS12 needs --eval-data or CLEAR_DATA: a folder with SentEval/STS"):
+        StsEvaluator().load("STS12")
+    with pytest.raises(UserError, match="no STS task without --eval-data or CLEAR_DATA"):
+        StsEvaluator().choose(None)
+
+
 def test_damaged_data_is_named(layout, tmp_path):
     with pytest.raises(UserError, match="did you mean 'STS-B-dev'"):
         StsEvaluator(layout).evaluate(bag_of_words, ["STSB-dev"])
@@ -56,6 +64,9 @@ def test_damaged_data_is_named(layout, tmp_path):
         file.write_text(f"g\tf\ty\t0\t{score}\tone\ttwo\n")
         with pytest.raises(UserError, match=f"'{score}' is not a number"):
             StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS-B-dev"])
+    file.write_text("g\tf\ty\t0\t \tone\ttwo\n")
+    with pytest.raises(UserError, match=r"sts-dev\.csv: no pair has a score"):
+        StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS-B-dev"])
     (tmp_path / "SICK").mkdir()
     (tmp_path / "SICK" / "SICK_trial.txt").write_text("pair_ID\tsentence_A\tsentence_B\n1\tone\ttwo\n")
     with pytest.raises(UserError, match=r"SICK_trial\.txt, line 2: 3 tab-separated columns"):

@@ -89,6 +89,10 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
         for place, label in zip(masked.positions, masked.labels):
             assert f"{place}: {tokenizer.decode([int(label)]).strip()}" in out
     assert f"sequence {batch.sequence_ids[2]}\n" not in out
+    before = [row.tolist() for row in batch.original]
+    for role, view in batch.views.items():
+        differ = np.mean([one.tolist() != other for one, other in zip(view.tokens, before)])
+        assert 0 < differ <= 1 and f"{role}: {differ:.1%} differ from the text, 100.0% present" in out
     row = next(line for line in out.splitlines() if line.strip().startswith("view 1 ")).split()
     lengths = batch.views["anchor"].tokens.lengths
     assert row[2:5] == ["anchor", "24", f"{lengths.sum()}"]

@@ -3,10 +3,12 @@
 import sys
 
 import pytest
+from test_inspect import folder  # noqa: F401 - a fixture
 
 from pretrain.commands import plan as planning
 from pretrain.common import cli
 from pretrain.config.recipe import DEFAULT_RECIPE, flags
+from pretrain.data.shards import ShardReader
 
 SMALL = ["--model.layers=3", "--model.hidden_size=32", "--model.heads=2", "--data.prepare.vocabulary=500"]
 
@@ -80,3 +82,34 @@ def test_second_encoders_and_heads_of_other_objectives_are_counted(monkeypatch, 
     code, out, err = run(monkeypatch, capsys, *words)
     assert code == 0, err
     assert "parameters and " in out.splitlines()[0]  # the masked-language head, which nothing trains here
+
+
+def test_of_prepared_data_the_length_is_its_own(monkeypatch, capsys, folder):  # noqa: F811
+    reader = ShardReader(folder)
+    length = reader.num_tokens // reader.num_sequences
+    words = [f"--data={folder}", "--model.max_positions=64", *SMALL]
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert code == 0, err
+    assert length not in (24, 64) and f"mean length {length} (of the data)" in out
+    out = run(monkeypatch, capsys, *words, "--length=9")[1]
+    assert "mean length 9 (assumed: --data or --length say more)" in out
+
+
+def test_the_machines_memory_is_needed_where_checkpoints_are_written_beside(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for words in (["--checkpoint.background=true"], ["--checkpoint.background=false"]):
+        said.append(run(monkeypatch, capsys, "--checkpoint.every=10", *words, *SMALL)[1])
+    assert [one.count("in the machine's own memory (checkpoint.background)") for one in said] == [1, 0]
+    for words, device in ((["--memory=12"], "989.5 TFLOP/s, 12.0 GB"), (["--peak=5"], "5 TFLOP/s, 141.0 GB")):
+        assert f"device   1 x h200: {device}" in run(monkeypatch, capsys, *words, *SMALL)[1]
+
+
+def test_figures_of_gpus_are_those_of_the_sheets():
+    assert planning.GPUS == {
+        "h200": (989.5, 67.0, 141.0),
+        "h100": (989.5, 67.0, 80.0),
+        "a100-80": (312.0, 19.5, 80.0),
+        "a100-40": (312.0, 19.5, 40.0),
+        "l40s": (362.05, 91.6, 48.0),
+    }

@@ -218,3 +218,74 @@ def test_answers_are_those_that_the_evaluation_kept(tmp_path):
     (tmp_path / "sts-mean.answers.npz").write_bytes(b"torn")
     with pytest.raises(UserError, match=r"evaluate STS12 again: remove .*sts-mean.json"):
         model.answers("STS12")
+
+
+def test_figures_of_training_are_those_of_its_summary(tmp_path):
+    (entry,) = entries_of(tmp_path)
+    (run,) = SweepPlan([entry], [42], tmp_path / "out").runs
+    finish(run)
+    summary = {"steps": 4, "seconds": 2.0, "best_step": 3, "trained": {"stsb-dev": 70.0}}
+    summary["best"] = {"stsb-dev": 71.0, "heldout_mlm_loss": 2.5}
+    (run.folder / "report" / "summary.json").write_text(json.dumps(summary))
+    (model,) = models_of(entry, [run], tmp_path / "out")
+    for name, figure in {
+        "dev": 71.0,
+        "dev.last": 70.0,
+        "run.seconds_per_step": 0.5,
+        "run.best_step": 3,
+        "run.heldout_mlm_loss": 2.5,
+        "run.nothing": None,
+        "sts.average": None,
+    }.items():
+        assert metric(model, name) == figure, name
+    assert metric(model, ["dev", "dev.last"]) == 70.5 and metric(model, ["dev", "sts.STS-B"]) is None
+    write_sts(model.folder, {"STS-B-dev": 60.0, "average of 7 STS": 55.0, "STS-B": 50.0})
+    assert metric(model, "sts.average") == 55.0 and metric(model, ["dev", "sts.STS-B"]) == 60.5
+    start = EvaluatedModel("m", "mean", model.folder)
+    assert (metric(start, "dev"), metric(start, "dev.last"), metric(start, "run.best_step")) == (
+        60.0,
+        None,
+        None,
+    )
+    (run.folder / "report" / "summary.json").write_text(json.dumps(summary | {"steps": 0}))
+    assert metric(model, "run.seconds_per_step") is None
+    (model.folder / "sts-mean.json").write_text("{}")
+    with pytest.raises(UserError, match="is of an earlier version: remove it"):
+        metric(model, "sts.STS-B")
+
+
+def test_fine_tuned_figures_are_found_by_any_pooling_and_take_none(tmp_path):
+    model = EvaluatedModel("m", "mean", tmp_path)
+    assert model.results("glue").name == "glue-mean.json"
+    for name in ("glue-cls.json", "anli-cls.json", "sts-cls.json"):
+        (tmp_path / name).write_text("{}")
+    assert [model.results(name).name for name in ("glue", "anli", "sts")] == [
+        "glue-cls.json",
+        "anli-cls.json",
+        "sts-mean.json",
+    ]
+    assert model.words("glue", "--tasks RTE")[2:] == [
+        "finetune.glue",
+        "m",
+        "--tasks",
+        "RTE",
+        "--out",
+        str(tmp_path),
+    ]
+    assert model.words("sts", "")[2:] == ["finetune.sts", "m", "--pooling", "mean", "--out", str(tmp_path)]
+
+
+def test_an_average_is_of_the_papers_columns_once_all_are_there(tmp_path):
+    columns = {"A": "sts.STS-B", "B": "sts.SICK-R", "mean": "average"}
+    path = write_sweep(tmp_path, columns=columns)
+    sweep = read_sweep(path)
+    plan = SweepPlan(expand(sweep, tmp_path, {}), [42], tmp_path / "out")
+    (run,) = plan.runs
+    finish(run)
+    (model,) = models_of(plan.entries[0], [run], plan.out)
+    write_sts(model.folder, {"STS-B": 50.0})
+    (row,) = collect(sweep, plan, plan.out)["rows"]
+    assert row["mean"]["A"] == 50.0 and "mean" not in row["mean"]
+    write_sts(model.folder, {"STS-B": 50.0, "SICK-R": 60.0})
+    (row,) = collect(sweep, plan, plan.out)["rows"]
+    assert row["mean"]["mean"] == 55.0

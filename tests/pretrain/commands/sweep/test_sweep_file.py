@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sweep_helpers import ROOT, entries_of, write_sweep
 
-from pretrain.commands.sweep.file import expand, read_sweep
+from pretrain.commands.sweep.file import expand, read_sweep, text_of
 from pretrain.common.errors import UserError
 
 
@@ -15,6 +15,19 @@ from pretrain.common.errors import UserError
         ({"rows": {}}, ["rows", "none"]),
         ({"rows": {"one": {"sett": {}}}}, ["rows.one.sett"]),
         ({"seeds": [1, 1]}, ["seeds"]),
+        ({"seeds": []}, ["seeds"]),
+        ({"rows": {"one": {"seeds": [2, 2]}}}, ["seeds [2, 2]: give different"]),
+        (
+            {"rows": {"one": {"pooling": "words"}}},
+            ["row 'one'", "pooling words is of what was trained with it"],
+        ),
+        ({"evaluations": {"sts": "--trust"}}, ["--trust is for the command line alone"]),
+        ({"of_start": {"sts": "--trust=true"}}, ["--trust is for the command line alone"]),
+        (
+            {"baseline": "two", "rows": {"one": {}, "two": {"kind": "quoted"}}},
+            ["baseline 'two': no such row of ours; there are one"],
+        ),
+        ({"rows": {"one": {"spread": {"A": 1.0}}}}, ["paper has 'A', which is no column"]),
         ({"seeds": [3, -1]}, ["seeds [3, -1]: give different whole numbers from 0 on"]),
         ({"recipe": None}, ["one", "recipe"]),
         (
@@ -105,3 +118,23 @@ def test_recipes_of_another_size_stand_in(tmp_path):
     assert entries_of(tmp_path, size="micro", **recipe)[0].recipe.name == "vascl_micro.yaml"
     with pytest.raises(UserError, match=r"vascl_huge\.yaml.*vascl_micro\.yaml"):
         entries_of(tmp_path, size="huge", **recipe)
+
+
+def test_what_a_file_leaves_out_is_as_the_papers_have_it(tmp_path):
+    sweep = read_sweep(write_sweep(tmp_path, seeds=None))
+    assert sweep.seeds == [1, 11, 42, 68, 421]  # AugCSE's
+    (row,) = sweep.rows.values()
+    assert (row.kind, row.weights, row.pooling, row.seeds) == ("trained", "best", None, None)
+    assert read_sweep(write_sweep(tmp_path, seeds=[0])).seeds == [0]
+
+
+def test_a_grid_is_of_trained_rows_alone_and_values_are_as_typed(tmp_path):
+    rows = {"a": {}, "start": {"kind": "start"}, "paper": {"kind": "quoted"}}
+    entries = entries_of(tmp_path, grid={"train.deterministic": [True, False]}, rows=rows)
+    assert [entry.name for entry in entries] == [
+        "a, deterministic true", "a, deterministic false", "start", "paper"
+    ]  # fmt: skip
+    assert [entry.runs for entry in entries] == [True, True, False, False]
+    assert [text_of(one) for one in (None, [1, "b"], {"c": 2}, 3e-5, "x", True)] == [
+        "null", '[1, "b"]', '{"c": 2}', "3e-05", "x", "true"
+    ]  # fmt: skip

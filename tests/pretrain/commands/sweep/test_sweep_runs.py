@@ -13,6 +13,7 @@ from pretrain.commands.sweep import runs
 from pretrain.commands.sweep.file import read_sweep
 from pretrain.commands.sweep.runs import StopRequested, SweepPlan, Trainer, identity
 from pretrain.common.errors import UserError
+from pretrain.common.folder_lock import folder_lock
 from pretrain.common.processes import failure_line
 from pretrain.common.shutdown import (
     EXIT_CODES,
@@ -298,3 +299,99 @@ def test_processes_of_a_sweep_have_its_data_and_their_part_of_the_cores(tmp_path
     assert (alone["KEY"], alone["OMP_NUM_THREADS"]) == ("it", "64") and alone["PYTHONPATH"]
     assert (data["CLEAR_DATA"], data["OMP_NUM_THREADS"]) == (str(tmp_path / "data"), "3")
     assert command._environment("", 9)["OMP_NUM_THREADS"] == "1"
+
+
+def test_steps_that_are_done_are_those_of_the_newest_checkpoint(tmp_path):
+    (run,) = SweepPlan([point(tmp_path, data__folder="d")], [42], tmp_path / "out").runs
+    assert (run.steps_done, run.state) == (0, "to do")
+    for name in ("step-20", "step-3", "step-x", "step-0", "other-99"):
+        (run.folder / "checkpoints" / name).mkdir(parents=True)
+    assert (run.steps_done, run.state) == (20, "begun") and run.dev is None and run.scores == {}
+
+
+def test_a_run_of_several_sets_is_known_by_them_and_their_weights(tmp_path):
+    for name in "abc":
+        (tmp_path / name).mkdir()
+
+    def digest(*sets, **more):
+        given = {"data__sets": ",".join(f"{tmp_path / name}@{weight}" for name, weight in sets)}
+        return identity(point(tmp_path, **given, **more).config(1))
+
+    plain = digest(("a", 1), ("b", 2))
+    assert plain == digest(("a", 1), ("b", 2))
+    others = {digest(("a", 1), ("c", 2)), digest(("a", 1), ("b", 3)), digest(("a", 1))}
+    assert len(others | {plain}) == 4
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_done(trainer, tmp_path, monkeypatch):
+    (run,) = SweepPlan([point(tmp_path, data__folder="d")], [42], tmp_path / "out").runs
+
+    def process(words, folder):
+        (folder / "report").mkdir()
+        (folder / "report" / "summary.json").write_text(json.dumps({"steps": 1, "seconds": 1.0}))
+        return 0
+
+    monkeypatch.setattr(trainer, "_process", process)
+    assert trainer.train(run, "") is True and trainer.failures == {} and len(trainer.printed) == 1
+    with folder_lock(run.folder, part="sweep"):
+        assert trainer.train(run, "[1/1] ") is False
+    assert trainer.printed[-1].startswith(f"[1/1] {run.name}: another process trains it.")
+
+
+def test_what_a_sweep_cannot_begin_with_is_one_message(tmp_path, monkeypatch, trainer):
+    monkeypatch.setattr(command, "Trainer", lambda *_: trainer)
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
+    path = str(write_sweep(tmp_path))
+    for file, flags, given, said in (
+        ("", {}, {}, "name a sweep file, as clear_table1, or a recipe with --config"),
+        (path, {"config": path}, {}, "name a sweep file"),
+        (path, {"jobs": 2, "launch": "torchrun"}, {}, "--jobs is for runs of one process each"),
+        (path, {}, {"eval_data": str(tmp_path / "none")}, "there is no folder of benchmarks"),
+        (path, {"rows": "two"}, {}, "no row's name holds 'two'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            command.SweepWork(file, command.SweepFlags(out=tmp_path, **flags), given)
+    made = command.SweepWork(path, command.SweepFlags(out=tmp_path, launch="a 'b c'"), {})
+    assert made.evaluates is False and made.plan.seeds == [42]
+    assert command.SweepWork(path, command.SweepFlags(out=tmp_path), {"eval_data": str(tmp_path)}).evaluates
+
+
+def test_plans_list_runs_or_the_words_of_one(tmp_path, monkeypatch, capsys, trainer):
+    monkeypatch.setattr(command, "Trainer", lambda *_: trainer)
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
+    path, flags = str(write_sweep(tmp_path, seeds=[3, 5])), command.SweepFlags(out=tmp_path)
+    assert command.plan(path, flags=flags) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[:4] for line in lines] == [["0", "one", "3", "to do"], ["1", "one", "5", "to do"]]
+    monkeypatch.setattr(command, "allowed", lambda: ["*"])
+    assert command.plan(path, flags=flags, words_of=1) == 0
+    words = capsys.readouterr().out.splitlines()
+    assert words[-1] == "--trust=true" and any("train.seed" in word and word.endswith("5") for word in words)
+    monkeypatch.setattr(command, "allowed", lambda: ["a.py"])
+    command.plan(path, flags=flags, words_of=0)
+    assert "--trust=true" not in capsys.readouterr().out
+    monkeypatch.setattr(runs.SweepRun, "state", "done")
+    assert command.plan(path, flags=flags, words_of=0) == 0 and capsys.readouterr().out == ""
+    for number in (2, 9):
+        with pytest.raises(UserError, match=f"there are 2 runs, from 0, and no run {number}"):
+            command.plan(path, flags=flags, words_of=number)
+
+
+def test_figures_are_drawn_where_the_file_has_some(work, tmp_path, monkeypatch, capsys):
+    asked, code = [], [0]
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
+    sweep = work.made(rows="good")
+    sweep.train()
+    monkeypatch.setattr(
+        command.subprocess,
+        "run",
+        lambda words, env: asked.append((words[2:], env)) or SimpleNamespace(returncode=code[0]),
+    )
+    assert sweep.finish() == 0 and asked == []
+    sweep.sweep = sweep.sweep.model_copy(update={"figures": {"one": None}})
+    assert sweep.finish() == 0
+    assert asked == [(["finetune.figures", str(work.out)], sweep.trainer.environment)]
+    assert "were not drawn" not in capsys.readouterr().out
+    code[0] = 1
+    sweep.finish()
+    assert "the figures were not drawn: " in capsys.readouterr().out
