@@ -21,7 +21,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -92,7 +92,14 @@ ABOVE_AIM = {("chinese", "dn"): 8, ("chinese", "neg"): 8}
 
 
 DIGESTS = FOLDER / "digests.json"
-ON_RECORD = ("random en", "random zh", "treebank en", "treebank zh")
+RARE = FOLDER / "rare.json"
+"""Language -> "random" or a treebank -> numbers of more sentences, chosen so that conditions of the rules have
+outcomes, and tables of words entries, that those of every other source give them too seldom."""
+ON_RECORD = tuple(
+    f"{kind} {language}"
+    for kind in ("random", "treebank", "rare random", "rare treebank")
+    for language in ("en", "zh")
+)
 BLOCK = 20
 """Outputs of a digest."""
 
@@ -109,11 +116,15 @@ class Reading:
     output: str
 
 
-def read_treebank(path: Path, language: str = "en") -> Iterator[tuple[str, ParsedSentence]]:
+def read_treebank(
+    path: Path, language: str = "en", numbers: Container[int] | None = None
+) -> Iterator[tuple[str, ParsedSentence]]:
     """(sentence id, gold parse) of every sentence of a CoNLL-U file whose words stand in its text one after
-    the other."""
+    the other; of those with these numbers in the file, if some are given."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
-        for block in stream.read().strip().split("\n\n"):
+        for number, block in enumerate(stream.read().strip().split("\n\n")):
+            if numbers is not None and number not in numbers:
+                continue
             comments = dict(
                 line[2:].split(" = ", 1)
                 for line in block.splitlines()
@@ -298,11 +309,20 @@ def digests(sentences: dict[str, ParsedSentence], language: str) -> dict[str, st
 
 def sentences_on_record(source: str) -> dict[str, ParsedSentence]:
     """Return the sentences of a language that `digests.json` is of: random parses or a treebank's."""
-    kind, language = source.split()
-    if kind == "random":
-        return {str(number): random_parse(number, language) for number in range(1_000)}
-    treebank = CHINESE[1] if language == "zh" else TREEBANKS[2]
-    return dict(read_treebank(Path(os.environ["CLEAR_DATA"]) / treebank, language))
+    kind, language = source.rsplit(" ", 1)
+    rare = json.loads(RARE.read_text())[language]
+    if "random" in kind:
+        numbers = rare["random"] if "rare" in kind else range(1_000)
+        return {str(number): random_parse(number, language) for number in numbers}
+    data = Path(os.environ["CLEAR_DATA"])
+    if kind == "treebank":
+        return dict(read_treebank(data / (CHINESE[1] if language == "zh" else TREEBANKS[2]), language))
+    treebanks = {name: frozenset(numbers) for name, numbers in rare.items() if name != "random"}
+    return {
+        name: sentence
+        for treebank, numbers in treebanks.items()
+        for name, sentence in read_treebank(data / treebank, language, numbers)
+    }
 
 
 def main() -> None:
