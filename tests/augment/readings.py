@@ -93,7 +93,7 @@ ABOVE_AIM = {("chinese", "dn"): 8, ("chinese", "neg"): 8}
 
 DIGESTS = FOLDER / "digests.json"
 RARE = FOLDER / "rare.json"
-"""Language -> "random" or a treebank -> numbers of more sentences, chosen so that conditions of the rules have
+"""Language -> "random" or a treebank -> numbers of more sentences, chosen so that the rules' conditions have
 outcomes, and tables of words entries, that those of every other source give them too seldom."""
 ON_RECORD = tuple(
     f"{kind} {language}"
