@@ -116,51 +116,63 @@ def one(function, sentence, own, *models, **settings):
     return function([sentence], [own], *models, **settings)[0]
 
 
-def beams_of(folder, text, beams=5):
-    """Return the library's own beams for one text, unpadded, likeliest first: outputs of fewer than 64 tokens
-    with their end."""
+def beams_of(folder, text, longest=64, beams=5):
+    """Return the library's own beams for one text, unpadded, likeliest first: outputs of fewer than `longest`
+    tokens with their end."""
     loaded = load_seq2seq(folder)
     ids = torch.tensor([loaded.tokenizer(text).input_ids])
     output = loaded.model.generate(
-        ids, num_beams=beams, num_return_sequences=beams, max_length=65, do_sample=False
+        ids, num_beams=beams, num_return_sequences=beams, max_length=longest + 1, do_sample=False
     )
-    finished = [row for row in output if IDS["eos_token_id"] in row[1:64]]
+    finished = [row for row in output if IDS["eos_token_id"] in row[1:longest]]
     return [
         new for row in finished if (new := loaded.tokenizer.decode(row, skip_special_tokens=True).strip())
     ]
 
 
-@pytest.mark.full
-def test_back_translation_is_two_models_one_after_the_other(there, back):
+def sizes(*small):
+    """Run a test by default with small sizes."""
+    return pytest.mark.parametrize("count,longest", [pytest.param(5, 64, marks=pytest.mark.full), small])
+
+
+@sizes(4, 20)
+def test_back_translation_is_two_models_one_after_the_other(there, back, count, longest):
     """Compare a padded batch with the library's search for one text at a time, twice."""
-    results = back_translation(SENTENCES, some_draws(5), there, back, max_length=64)
-    for text, result in zip(TEXTS, results):
-        pivots = beams_of(there, text) if text else []
-        found = beams_of(back, pivots[0]) if pivots else []
+    sentences = SENTENCES if count == 5 else SENTENCES[1:4]
+    many = some_draws(len(sentences))
+    results = back_translation(sentences, many, there, back, max_length=longest)
+    for sentence, result in zip(sentences, results):
+        pivots = beams_of(there, sentence.text, longest) if sentence.text else []
+        found = beams_of(back, pivots[0], longest) if pivots else []
         assert result == (found[0] if found else None)
-    assert results[3] is None and sum(result is not None for result in results) >= 3
+    assert (
+        results[sentences.index(SENTENCES[3])] is None and sum(result is not None for result in results) >= 2
+    )
     assert results == [
-        one(back_translation, s, own, there, back, max_length=64) for s, own in zip(SENTENCES, some_draws(5))
+        one(back_translation, s, own, there, back, max_length=longest) for s, own in zip(sentences, many)
     ]
 
 
-@pytest.mark.full
-def test_picks_are_among_the_beams(there, back):
-    beams = beams_of(back, beams_of(there, TEXTS[0])[0])
-    found = back_translation([SENTENCES[0]] * 80, some_draws(80), there, back, pick="random", max_length=64)
+@sizes(30, 16)
+def test_picks_are_among_the_beams(there, back, count, longest):
+    text, count = (TEXTS[0], 80) if longest == 64 else (TEXTS[2], count)
+    sentence, settings = without_parse(text), {"max_length": longest}
+    beams = beams_of(back, beams_of(there, text, longest)[0], longest)
+    found = back_translation([sentence] * count, some_draws(count), there, back, pick="random", **settings)
     assert {*found} == {*beams} and len({*beams}) > 1
-    assert one(back_translation, SENTENCES[0], draws(), there, back, pick="diverse", max_length=64) in beams
+    assert one(back_translation, sentence, draws(), there, back, pick="diverse", **settings) in beams
 
 
-@pytest.mark.full
+@sizes(4, 32)
 @pytest.mark.parametrize("pick", ["best", "random"])
-def test_samples_belong_to_the_sentence(there, back, pick):
-    many = [SENTENCES[0]] * 20 + SENTENCES
-    settings = {"forward": there, "back": back, "top_p": 0.95, "pick": pick, "max_length": 64}
-    together = back_translation(many, some_draws(25), **settings)
-    assert together == [one(back_translation, *pair, **settings) for pair in zip(many, some_draws(25))]
-    assert len({*together[:20]}) > 3  # samples differ, the sentence being the same
-    assert together != back_translation(many, some_draws(25, "y"), **settings)
+def test_samples_belong_to_the_sentence(there, back, pick, count, longest):
+    copies = 20 if longest == 64 else 6
+    many = [SENTENCES[2]] * copies + (SENTENCES if longest == 64 else SENTENCES[2:4])
+    settings = {"forward": there, "back": back, "top_p": 0.95, "pick": pick, "max_length": longest}
+    together = back_translation(many, some_draws(len(many)), **settings)
+    assert together == [one(back_translation, *pair, **settings) for pair in zip(many, some_draws(len(many)))]
+    assert len({*together[:copies]}) > 2  # samples differ, the sentence being the same
+    assert together != back_translation(many, some_draws(len(many), "y"), **settings)
 
 
 def test_gumbel_noise_samples_from_the_softmax():
