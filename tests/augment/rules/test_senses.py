@@ -1,5 +1,7 @@
 """Which word may stand for another, and where: the kinds of mistakes that readers found, one by one."""
 
+import re
+
 import pytest
 
 from augment.rules import senses as lexical_senses
@@ -179,3 +181,33 @@ def test_word_lists_are_sorted_and_whole():
     assert {row[3] for row in rows if len(row) == 4} == {"c", "m", "g"} and all(
         int(row[2]) >= 3 for row in rows
     )
+
+
+# wninput(5WN), "Verb Frames": number and text.
+FRAMES = """1 Something ----s. 2 Somebody ----s. 3 It is ----ing. 4 Something is ----ing PP.
+5 Something ----s something Adjective/Noun. 6 Something ----s Adjective/Noun. 7 Somebody ----s Adjective.
+8 Somebody ----s something. 9 Somebody ----s somebody. 10 Something ----s somebody. 11 Something ----s something.
+12 Something ----s to somebody. 13 Somebody ----s on something. 14 Somebody ----s somebody something.
+15 Somebody ----s something to somebody. 16 Somebody ----s something from somebody.
+17 Somebody ----s somebody with something. 18 Somebody ----s somebody of something.
+19 Somebody ----s something on somebody. 20 Somebody ----s somebody PP. 21 Somebody ----s something PP.
+22 Somebody ----s PP. 23 Somebody's (body part) ----s. 24 Somebody ----s somebody to INFINITIVE.
+25 Somebody ----s somebody INFINITIVE. 26 Somebody ----s that CLAUSE. 27 Somebody ----s to somebody.
+28 Somebody ----s to INFINITIVE. 29 Somebody ----s whether INFINITIVE. 30 Somebody ----s somebody into V-ing something.
+31 Somebody ----s something with something. 32 Somebody ----s INFINITIVE. 33 Somebody ----s VERB-ing.
+34 It ----s that CLAUSE. 35 Something ----s INFINITIVE."""  # noqa: E501
+
+
+def test_frames_are_those_of_the_manual():
+    texts = {int(n): text for n, text in re.findall(r"(\d+) ([^\d]+?)\.(?=\s|$)", FRAMES)}
+    assert len(texts) == 35
+
+    def numbers(pattern):
+        return {number for number, text in texts.items() if re.search(pattern, text)}
+
+    complement = numbers("INFINITIVE|Adjective|CLAUSE|VERB-ing")
+    assert lexical_senses.FRAMES["object"] == numbers("----s some(body|thing)") - complement
+    assert lexical_senses.FRAMES["object to"] == numbers("----s somebody to INF")
+    assert lexical_senses.FRAMES["that"] == numbers("that CLAUSE")
+    assert lexical_senses.FRAMES["to"] == numbers("----s to INF")
+    assert lexical_senses.FRAMES["none"] == numbers("----(s|ing)( PP| (to|on) some.*)?$") - {27}
