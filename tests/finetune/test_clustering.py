@@ -4,6 +4,7 @@ as they come."""
 import itertools
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from finetune import clustering
 from finetune.clustering import LabelledTexts, hungarian_accuracy, read, trial, trials
 from finetune.encoders.models import open_model
+from finetune.results import Evaluation
 from pretrain.benchmarks.files import DATA_SETS
 from pretrain.common.errors import UserError
 
@@ -89,6 +91,7 @@ def test_csv_is_read_exactly(tmp_path):
         ("", "it has nothing"),
         ("text,label\na,1,2\n", "row 1: 3 cells instead of 2"),
         ("text,label\na,1\nb,\n", "row 2: no label"),
+        ("text,label\na,1\nb, \nc,2\n", "row 2: no label"),
         ("text,label\na,1\nb,1\n", "1 class(es)"),
         ('text,label\n"a,1\n', "no csv file"),
     ],
@@ -168,3 +171,30 @@ def test_real_set_equals_scikit_learn():
 
 def test_model_is_opened_with_the_protocols_limit():
     assert open_model(two_words, max_length=64).max_length is None
+
+
+def test_the_mean_of_the_six_sets_is_said_once_all_are_there(monkeypatch):
+    monkeypatch.setattr(
+        clustering, "trials", lambda vectors, data: [dict.fromkeys(clustering.METRICS, 50.0)] * 2
+    )
+    result, data = (
+        Evaluation("clustering", "m", "mean", None, "p"),
+        LabelledTexts(["a", "b"], np.arange(2), 2),
+    )
+    for number, name in enumerate(clustering.SIX):
+        assert not any("mean accuracy" in note for note in result.notes)
+        said = clustering.score(open_model(two_words), name, data, result)
+        assert said == "accuracy 50.00 ± 0.00, NMI 50.00"
+        result.tasks[name].value = 50.0 if number else 20.0  # as the next reads it
+    assert "mean accuracy of the six sets of VaSCL's table 2: 45.00" in result.notes
+
+
+@pytest.mark.parametrize(
+    "pooling,said", [("mean", False), ("cls", True), ("function", False), ("own modules", False)]
+)
+def test_another_pooling_than_the_papers_is_said(pooling, said):
+    model = replace(open_model(two_words), pooling=pooling, max_length=64)
+    notes = clustering.EVALUATION.evaluate(model, {}).notes
+    assert notes == (["cls pooling, where VaSCL's figures are of mean pooling"] if said else [])
+    unlimited = replace(model, max_length=None)
+    assert any("reads whole texts" in note for note in clustering.EVALUATION.evaluate(unlimited, {}).notes)

@@ -215,6 +215,21 @@ def test_scores_by_hand():
     assert set(score([1, 2], {9: 1.0}).values()) == {0.0}
 
 
+def test_scores_at_their_depths():
+    for place, found in ((9, 0.1), (10, 0.0)):
+        scores = score([*range(100, 100 + place), 7], {7: 1.0})
+        assert (scores["mrr@10"], scores["precision@10"]) == (found, found)
+        assert (scores["recall@10"], scores["recall@100"]) == (float(found > 0), 1.0)
+        assert (scores["ndcg@10"] > 0) is (found > 0) and scores["map@100"] == 1 / (place + 1)
+    for place, found in ((99, 1.0), (100, 0.0)):
+        scores = score([*range(1000, 1000 + place), 7], {7: 1.0})
+        assert (scores["recall@100"], scores["map@100"] > 0) == (found, found > 0)
+    many = score(range(100), dict.fromkeys(range(150), 1.0))
+    assert (many["map@100"], many["recall@100"], many["recall@10"]) == (1.0, 100 / 150, 10 / 150)
+    assert many["ndcg@10"] == many["accuracy@1"] == many["mrr@10"] == many["precision@10"] == 1.0
+    assert score([3, 4], {4: 1.0})["accuracy@1"] == 0 and score([4], {4: 1.0})["accuracy@1"] == 1
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_ranking_is_by_cosine_and_ties_keep_the_order(seed):
     draw = np.random.default_rng(seed)

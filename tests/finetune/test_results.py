@@ -2,14 +2,26 @@
 not."""
 
 import json
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from finetune.encoders.models import open_model
 from finetune.encoders.source import ModelSource
-from finetune.results import Evaluation, TaskResult, folder_name, read, sample_std, table, write
+from finetune.results import (
+    Evaluation,
+    TaskResult,
+    folder_for,
+    folder_name,
+    read,
+    run_and_write,
+    sample_std,
+    table,
+    write,
+)
 from pretrain.common.errors import UserError
 
 
@@ -85,3 +97,46 @@ def test_nan_is_null_and_other_files_are_refused(tmp_path):
 )
 def test_folder_names(name, folder):
     assert folder_name(name) == folder
+
+
+def test_results_lie_in_the_runs_report_or_beside_the_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    model = replace(open_model(embed), name="a/b", source=ModelSource("a/b", "a/b", tmp_path / "run"))
+    assert folder_for(model) == tmp_path / "run" / "report"
+    assert folder_for(model, tmp_path / "own") == tmp_path / "own"
+    assert folder_for(open_model(embed)) == Path("results") / "embed"
+    assert folder_for(ModelSource("x/y z", "x")) == Path("results") / "x-y-z"
+
+
+def test_a_result_says_of_which_size_its_set_is_and_where_it_is_not_defined():
+    found = evaluation("MR", 70.0)
+    found.expect_size("MR", "rows", 1000, 1000)
+    assert found.complete and not found.notes
+    found.expect_size("MR", "rows", 999, 1000)
+    assert not found.complete and found.notes == ["MR has 999 rows here, 1,000 as published"]
+    for metric, said in (("accuracy", False), ("spearman_all", True), ("pearson", True)):
+        result = evaluation("MR", 1.0)
+        result.add("x", metric, {metric: float("nan")})
+        assert bool(result.notes) is said
+    printed = table(found).splitlines()
+    assert printed[1] == "  MR    accuracy  70.00" and "INCOMPLETE" in printed[-1]
+    found.add("long name", "f1", {"f1": 3.0, "other": 4.5}, 0.25)
+    assert "  long name  f1   3.00 ± 0.25  other 4.50" in table(found)
+
+
+def test_a_bf16_result_and_another_pooling_are_said(tmp_path):
+    model = replace(open_model(embed), precision="bf16")
+    assert Evaluation.of("sts", model, "p").notes == ["vectors computed in bf16"]
+    assert Evaluation.of("sts", replace(model, pooling="first last"), "p").file_name == "sts-first-last"
+
+
+def test_a_command_says_how_long_it_took(tmp_path, capsys):
+    def evaluate(model):
+        time.sleep(0.02)
+        return evaluation("MR", 70.0, model=model)
+
+    assert run_and_write(open_model(embed), str(tmp_path), evaluate, lambda one: one.notes.append("end")) == 0
+    (path,) = tmp_path.glob("*.json")
+    found = read(path)
+    assert 0.02 <= found.seconds < 5 and found.notes == ["end"] and str(path) in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """`clearly compare`: differences are those of the pairs, and the page has recipes, curves and scores."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -107,3 +108,51 @@ def test_one_model_is_no_comparison(models, tmp_path, monkeypatch):
     (tmp_path / "one").mkdir()
     with pytest.raises(UserError, match=r"two or more|MODELS is missing"):
         call(command.compare, *models, out=tmp_path)
+
+
+def test_figures_without_an_interval_say_why(tmp_path):
+    draw = np.random.default_rng(0)
+    gold = draw.integers(2, size=30)
+
+    def made(**metrics):
+        found = Evaluation("senteval", "m", "mean", None, "p")
+        for task, (metric, value, scored_by) in metrics.items():
+            answers = Answers.of(draw.integers(2, size=30), gold, scored_by, "d")
+            found.tasks[task] = TaskResult(metric, value, {}, answers=answers)
+        return {"senteval": found}
+
+    plain = ("accuracy", 50.0, "accuracy")
+    first = made(A=plain, B=plain, C=plain, D=plain, E=plain)
+    other = made(
+        A=plain, B=("f1", 40.0, "accuracy"), C=("accuracy", None, "accuracy"), D=("accuracy", 60.0, "f1")
+    )
+    found = example_differences({"one": first, "other": other})["senteval"]
+    assert list(found) == ["A", "B", "C", "D"]  # E has one model alone
+    assert found["A"]["other"].difference is not None and found["A"]["other"].plain()["difference"] == 0
+    for task, why in {
+        "B": "f1 here, accuracy of the first",
+        "C": "a figure is not a number",
+        "D": "scored by f1, not by accuracy",
+    }.items():
+        one = found[task]["other"]
+        assert one.difference is None and one.reason == why and one.text == f"no interval: {why}"
+        assert one.plain()["reason"] == why and "difference" not in one.plain()
+    assert found["A"]["one"].plain() == {"metric": "accuracy", "value": 50.0}
+    assert example_differences({"one": first, "other": {}}) == {}
+
+
+def test_the_pooling_that_is_compared_is_the_named_the_trained_or_any():
+    def subject(trained, *poolings):
+        found = {("sts", one): Evaluation("sts", "m", one, trained, "p") for one in poolings}
+        return SimpleNamespace(evaluations=found)
+
+    def chosen(one, pooling=""):
+        return command.choose_poolings({"x": one}, pooling)["x"]["sts"].pooling
+
+    both = subject("cls", "cls", "mean", "last-two")
+    assert (chosen(both), chosen(both, "mean"), chosen(both, "last-two")) == ("cls", "mean", "last-two")
+    assert (
+        chosen(subject(None, "cls", "mean")) == "mean"
+        and chosen(subject("cls", "mean"), "last-two") == "mean"
+    )
+    assert chosen(subject("last-two", "cls", "mean")) == "cls"

@@ -59,7 +59,7 @@ def test_hugging_face_folder(hugging_face, pooling, capsys):
     assert (model.pooling, model.trained_pooling, model.run) == (pooling, None, None)
     assert model.source.folder == hugging_face
     np.testing.assert_allclose(model.encode(SENTENCES), padded(hugging_face, pooling), atol=2e-5)
-    assert model.remark is None
+    assert model.remark is None and "which pooling" not in capsys.readouterr().err
     assert (
         open_model(hugging_face).pooling == "mean"
         and "does not say which pooling it was trained with" in capsys.readouterr().err

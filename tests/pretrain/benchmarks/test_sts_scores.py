@@ -7,6 +7,8 @@ from scipy import stats
 from sts_layout import bag_of_words
 
 from finetune.encoders.models import open_model
+from pretrain.benchmarks.distinct import distinct
+from pretrain.benchmarks.files import evenly_spaced
 from pretrain.benchmarks.sts_tasks import SEVEN_TASKS, TASKS, StsEvaluator, StsResults, cosines
 from pretrain.common.errors import CollapsedEncoder, UserError
 
@@ -189,3 +191,24 @@ def test_bag_of_words_ranks_real_pairs_above_chance_and_as_scipy_says():
         rho = stats.spearmanr(_cosines(first, second), np.concatenate([pairs.gold for pairs in subsets]))[0]
         # equal bags tie in float64, not in float32
         assert results[task]["spearman_all"] == pytest.approx(100 * rho, abs=1.0)
+
+
+@pytest.mark.parametrize("count", [9, 10])
+def test_ten_sentences_may_not_share_a_vector_and_nine_may(count):
+    sentences = [f"sentence {number}" for number in range(count)]
+    if count == 9:
+        assert len(distinct(lambda texts: np.ones((len(texts), 2)), sentences, "m")) == 9
+    else:
+        with pytest.raises(CollapsedEncoder):
+            distinct(lambda texts: np.ones((len(texts), 2)), sentences, "m")
+    late = np.ones((200, 2), np.float32)
+    late[-1, 0] = 3  # only the last differs
+    assert distinct(lambda texts: late, [str(number) for number in range(200)], "m")[-1, 0] == 3
+
+
+def test_examples_are_taken_evenly_with_both_ends():
+    examples = list(range(11))
+    assert evenly_spaced(examples, 3) == [0, 5, 10] and evenly_spaced(examples, 2) == [0, 10]
+    assert evenly_spaced(examples, 11) == evenly_spaced(examples, 99) == examples
+    assert evenly_spaced(examples, 1) == [0] and evenly_spaced([], 5) == []
+    assert np.diff(evenly_spaced(list(range(1000)), 300)).tolist().count(4) > 90
