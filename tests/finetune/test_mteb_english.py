@@ -8,6 +8,7 @@ import pytest
 from commands import call
 from datasets import Dataset, DatasetDict
 from model_folders import SENTENCES, save_bert, save_prompted, save_run
+from scipy import stats
 from sentence_transformers import SentenceTransformer
 
 from finetune import mteb_english
@@ -194,3 +195,50 @@ def test_what_makes_other_vectors_is_filed_under_another_revision():
     ]
     assert len({plain, *others}) == 1 + len(others)
     assert {name for name, _ in others} == {"clear/runs-mine-mean", "clear/runs-mine-first-last"}
+
+
+def test_similarity_is_spearman_of_cosines_and_kept_results_are_taken(
+    run_folder, tmp_path, monkeypatch, capsys
+):
+    model, task = open_model(run_folder), local_tasks()[0]
+    found = evaluate(model, [task], tmp_path)
+    rows = task.dataset["test"]
+    first, second = (model.encode(rows[side]).astype(float) for side in ("sentence1", "sentence2"))
+    cosine = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    expected = 100 * stats.spearmanr(cosine.round(6), rows["score"]).statistic
+    one = found.tasks["LocalSTS"]
+    assert one.value == one.scores["cosine_spearman"] == pytest.approx(expected, abs=0.2)
+    assert one.metric == "cosine_spearman" and one.details["kind"] == "STS"
+    assert f"LocalSTS: cosine_spearman {one.value:.2f}" in capsys.readouterr().err
+    monkeypatch.setattr(mteb_english, "load", None)  # nothing is loaded a second time
+    again = evaluate(open_model(run_folder), local_tasks()[:1], tmp_path)
+    assert again.tasks["LocalSTS"].value == pytest.approx(one.value, abs=1e-3)
+
+
+def test_texts_get_the_prompt_of_their_task_or_their_type():
+    from mteb.types import PromptType
+
+    query, document, seen = PromptType.query, PromptType.document, []
+    stand_in = SimpleNamespace(name="m", identity="w", pooling="mean", precision="fp32")
+    stand_in.prompts = {"query": "q ", "document": "d ", "STS": "s "}
+    stand_in.encode = lambda texts, prompt=None: seen.append(("encode", texts, prompt))
+    stand_in.encode_query = lambda texts: seen.append(("query", texts))
+    stand_in.encode_document = lambda texts: seen.append(("document", texts))
+    task, plain = about("LocalSTS", "STS", "x"), about("Other", "Clustering", "x")
+    batches = [{"text": ["a", "b"]}, {"text": ["c"]}]
+    encoder = mteb_encoder(stand_in)
+    for metadata, kind in ((task, None), (plain, query), (plain, document), (plain, None)):
+        encoder.encode(batches, task_metadata=metadata, prompt_type=kind)
+    texts = ["a", "b", "c"]
+    assert seen[0] == ("encode", texts, "s ") and seen[-1] == ("encode", texts, None)
+    of_types = seen[1:-1]
+    assert of_types in (
+        [("encode", texts, "q "), ("encode", texts, "d ")],
+        [("query", texts), ("document", texts)],
+    )
+    stand_in.prompts = {}
+    encoder = mteb_encoder(stand_in)
+    seen.clear()
+    for kind in (query, document, None):
+        encoder.encode(batches, task_metadata=plain, prompt_type=kind)
+    assert seen == [("query", texts), ("document", texts), ("encode", texts, None)]
