@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import call
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import pretrained_model, require_weights
+from pretrain.commands.convert import main
+from pretrain.common.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 BERT = {
@@ -110,3 +113,13 @@ def test_what_is_no_dictionary_of_tensors_is_refused_and_not_run(content, tmp_pa
     with pytest.raises(CannotLoad, match="holds more than tensors, or is damaged"):
         convert(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
+
+
+def test_the_command_says_what_it_wrote(tmp_path, capsys):
+    pickle_weights(BertModel(BertConfig(**BERT)), tmp_path)
+    call(main, tmp_path)
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'model.safetensors'}\n"
+    call(main, tmp_path)
+    assert capsys.readouterr().out == f"{tmp_path} holds no pickled weights to convert\n"
+    with pytest.raises(UserError, match="none: there is no such folder"):
+        call(main, tmp_path / "none")
