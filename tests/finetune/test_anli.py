@@ -26,6 +26,8 @@ def test_recipe_is_nie_et_als():
     assert (recipe.lr, recipe.batch_size, recipe.epochs, recipe.warmup) == (1e-5, 128, 2, 0.1)
     assert (recipe.eps, recipe.weight_decay, recipe.clip, anli.MAX_LENGTH) == (1e-8, 0.0, 1.0, 156)
     assert [corpus.weight for corpus in anli.TRAINING] == [1, 1, 1, 10, 20, 10]
+    assert recipe.betas == (0.9, 0.999) and anli.EVALUATE_EVERY == 2000 and recipe.dropout == 0.1
+    assert (anli.AnliOptions().seeds, anli.AnliOptions().recipe) == (1, recipe)
 
 
 def test_training_sets_of_every_format_are_found(tmp_path):
@@ -116,6 +118,26 @@ def test_figures_and_a_stopped_run(source, tmp_path):
         damaged.write_text(content)
         with pytest.raises(UserError, match=f"{damaged} is .*; remove it"):
             anli.evaluate(source, sets, options, tmp_path / "broken")
+
+
+def test_a_request_to_stop_is_heard_before_a_run_begins(source, tmp_path):
+    sets = anli.load_sets(write_anli(tmp_path / "data"))
+    with pytest.raises(Interrupted) as raised:
+        anli.evaluate(source, sets, anli.AnliOptions(), tmp_path / "out", stop_code=lambda: 75)
+    assert raised.value.code == 75 and not (tmp_path / "out").exists()
+
+
+def test_figures_are_means_over_seeds_and_those_of_an_earlier_version_keep_no_answers(tmp_path):
+    sets = anli.load_sets(write_anli(tmp_path / "data"))
+    entries = [
+        {"test": {"R2": value}, "best": {"scores": {"R2": value + 1}}, "test_answers": "0 " * 99}
+        for value in (30.0, 50.0)
+    ]
+    del entries[1]["test_answers"]
+    found = anli._task_result("R2", entries, sets)
+    assert (found.metric, found.value, found.scores) == ("test", 40.0, {"test": 40.0, "dev": 41.0})
+    assert found.std == pytest.approx(200**0.5) and found.answers is None
+    assert found.details == {"test": [30.0, 50.0], "dev": [31.0, 51.0]}
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,22 @@ def test_mistakes_are_one_message(tmp_path):
     data = layout(tmp_path)
     with pytest.raises(UserError, match="did you mean 'BANKING77'"):
         call(intents.main, "unused", tasks="banking", eval_data=str(data))
+    labels = data / "intents" / "SNIPS" / "train" / "label"
+    whole, texts = labels.read_text(), labels.with_name("seq.in")
+    labels.write_text(whole.replace("class1\n", " \n", 1))
+    with pytest.raises(UserError, match=r"SNIPS/train, example \d+: no label"):
+        read("SNIPS", data)
+    labels.write_text(whole)
+    before = texts.read_text()
+    texts.write_text(" \n" + before.partition("\n")[2])
+    with pytest.raises(UserError, match="SNIPS/train, example 1: no text"):
+        read("SNIPS", data)
+    texts.write_text(before)
+    for part in ("train", "valid"):
+        file = data / "intents" / "SNIPS" / part / "label"
+        file.write_text("one\n" * len(file.read_text().splitlines()))
+    with pytest.raises(UserError, match=r"SNIPS: 1 classes and \d+ test examples; a file is damaged"):
+        read("SNIPS", data)
     (data / "intents" / "SNIPS" / "test" / "label").write_text("class0\n")
     with pytest.raises(UserError, match=r"31 lines in seq\.in but 1 in label"):
         read("SNIPS", data)

@@ -4,6 +4,7 @@ import copy
 import random
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -211,3 +212,85 @@ def test_a_command_that_is_stopped_ends_with_the_status_of_the_request(capsys):
 
     assert until_stopped(stopped) == 75 and "the same command continues" in capsys.readouterr().err
     assert until_stopped(lambda: None) == 0
+
+
+def trained(source, recipe, seed=1, count=8, **more):
+    """Train on a few examples; return the training and the rows of each update."""
+    rng, seen = random.Random(3), []
+    data = encode_examples(source, [sentence(rng) for _ in range(count)], None, np.arange(count) % 2, 64)
+    model = build_classifier(source, 2, recipe.dropout, seed)
+    training = FineTuning(model, data, recipe, seed, lambda _: (0.0, {}, np.empty(0)), **more)
+    update = training.update
+    training.update = lambda rows: seen.append(rows.tolist()) or update(rows)
+    training.run()
+    return training, seen
+
+
+def test_every_epoch_has_all_examples_in_an_order_of_its_own(source):
+    recipe = Recipe(lr=1e-4, batch_size=3, epochs=2)
+    training, seen = trained(source, recipe)
+    assert [len(rows) for rows in seen] == [3, 3, 2] * 2 and training.steps == 6
+    epochs = [[row for rows in part for row in rows] for part in (seen[:3], seen[3:])]
+    assert epochs == [np.random.default_rng((1, epoch)).permutation(8).tolist() for epoch in (0, 1)]
+    _, own = trained(source, recipe, rows=lambda seed, epoch: np.array([seed, epoch, 5, 6]))
+    assert own == [[1, 0, 5], [6], [1, 1, 5], [6]]
+    assert [entry["step"] for entry in training.curve] == [3, 6] and training.curve[0]["epoch"] == 1.0
+
+
+def test_dropout_differs_by_step_and_seed_alone(source):
+    still = {"lr": 1e-12, "batch_size": 8, "epochs": 3, "warmup": 0.0}
+    losses = [
+        [entry["loss"] for entry in trained(source, Recipe(**still, dropout=dropout))[0].curve]
+        for dropout in (0.3, 0.3, 0.0)
+    ]
+    assert losses[0] == losses[1] and len({round(loss, 6) for loss in losses[0]}) == 3
+    assert losses[2] == pytest.approx([losses[2][0]] * 3, abs=1e-5)
+
+
+def test_the_optimizer_is_the_recipes(source):
+    recipe = Recipe(lr=3e-5, batch_size=4, epochs=1, betas=(0.8, 0.95), eps=1e-7, weight_decay=0.2)
+    training, _ = trained(source, recipe)
+    groups = training.optimizer.param_groups
+    assert {group["betas"] for group in groups} == {(0.8, 0.95)} and {group["eps"] for group in groups} == {
+        1e-7
+    }
+    decayed = {id(one): group["weight_decay"] for group in groups for one in group["params"]}
+    for name, parameter in training.model.named_parameters():
+        if id(parameter) in decayed:
+            plain = name.endswith("bias") or "LayerNorm" in name
+            assert decayed[id(parameter)] == (0.0 if plain else 0.2), name
+    assert {group["lr"] for group in groups} == {learning_rate(recipe, 1, 2)}
+
+
+def test_gradients_are_clipped_where_the_recipe_says_so(source):
+    moved = []
+    for clip in (0.0, 1e-9):
+        start = build_classifier(source, 2, 0.0, 1).state_dict()
+        training, _ = trained(
+            source, Recipe(1e-3, 8, 1, warmup=0.0, clip=clip, weight_decay=0.0, dropout=0.0)
+        )
+        end = training.model.state_dict()
+        moved.append(max(float((end[name].cpu() - start[name]).abs().max()) for name in start))
+    assert moved[0] > 1e-4 and moved[1] < 1e-2 * moved[0]
+
+
+def test_losses_are_sums_and_what_cannot_be_trained_is_refused(source):
+    logits = torch.tensor([[0.5, 2.0], [1.0, -1.0]])
+    numbers = loss_of(logits[:, :1], torch.tensor([1.5, 0.0]), regression=True)
+    assert numbers.item() == pytest.approx((0.5 - 1.5) ** 2 + 1.0)
+    classes = loss_of(logits, torch.tensor([1, 1]), regression=False)
+    expected = np.log(1 + np.exp(-1.5)) + np.log(1 + np.exp(2.0))
+    assert classes.item() == pytest.approx(expected)
+    with pytest.raises(UserError, match="nothing to train on: no training examples, or no epochs"):
+        trained(source, Recipe(1e-3, 8, 1), count=0)
+    assert finetuning.choose_precision("fp32") == "fp32" and finetuning.choose_precision("bf16") == "bf16"
+
+
+def test_texts_are_stripped_and_tokenizers_must_be_fast(source, folders, monkeypatch):
+    spaced, plain = (encode_examples(source, [f"{a} dog{a}"], [f"{a}a man "], None, 64) for a in (" ", ""))
+    assert spaced.tokens == plain.tokens and spaced.token_types == plain.token_types and plain.cut == 0
+    assert encode_examples(source, ["a dog"], None, None, 64).token_types is None
+    slow = lambda given: (source.encoder, SimpleNamespace(is_fast=False))  # noqa: E731
+    monkeypatch.setattr("finetune.encoders.embed.load_model", slow)
+    with pytest.raises(UserError, match="its tokenizer has no fast version"):
+        open_source(folders["bert"])
