@@ -17,14 +17,17 @@ the rule does.
 
 import csv
 import gzip
+import importlib
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from random_parses import random_parse
 from small_wordnet import write_small_wordnet
 
+import augment
 from augment.spec.build import build_texts
 from augment.spec.catalogue import CATALOGUE
 from augment.text import wordnet
@@ -325,11 +329,47 @@ def sentences_on_record(source: str) -> dict[str, ParsedSentence]:
     }
 
 
+def tables() -> dict[str, str]:
+    """Return a digest of every constant that the rules go by -> its name.
+
+    Of its content alone: a table may have another name, or lie in another module.
+    """
+    found: dict[str, str] = {}
+    for folder in ("rules", "sda", "text"):
+        for file in sorted((Path(augment.__file__).parent / folder).glob("[a-z]*.py")):
+            module = importlib.import_module(f"augment.{folder}.{file.stem}")
+            for name, value in vars(module).items():
+                if name.isupper() and (text := _canonical(value)):
+                    found.setdefault(blake2b(text.encode(), digest_size=4).hexdigest(), f"{file.stem}.{name}")
+    return found
+
+
+def _canonical(value: Any) -> str:
+    """Return a table, pattern or number as text; "" for other things.
+
+    Some are made of sets: words, and what a pattern has between bars, may come in any order.
+    """
+    if isinstance(value, re.Pattern):
+        pattern = value.pattern if isinstance(value.pattern, str) else value.pattern.decode()
+        return f"pattern {sorted(re.split(r'[|()]', pattern))} {value.flags}"
+    if isinstance(value, set | frozenset):
+        return f"set {sorted(map(_canonical, value))}"
+    if isinstance(value, dict):
+        return f"table {sorted((_canonical(key), _canonical(one)) for key, one in value.items())}"
+    if isinstance(value, tuple | list):
+        parts = [_canonical(one) for one in value]
+        return f"row {sorted(parts) if all(isinstance(one, str) for one in value) else parts}"
+    return f"{type(value).__name__} {value!r}" if isinstance(value, str | bytes | int | float) else ""
+
+
 def main() -> None:
     if sys.argv[1:] == ["record"]:
         with tempfile.TemporaryDirectory() as folder:
             os.environ[wordnet.VARIABLE] = str(write_small_wordnet(Path(folder) / "wordnet"))
-            made = {source: digests(sentences_on_record(source), source[-2:]) for source in ON_RECORD}
+            made: dict[str, Any] = {
+                source: digests(sentences_on_record(source), source[-2:]) for source in ON_RECORD
+            }
+        made["tables"] = sorted(tables())
         DIGESTS.write_text(json.dumps(made, indent=0) + "\n", encoding="utf-8")
         return
     if sys.argv[1:] == ["table"]:

@@ -24,6 +24,7 @@ from readings import (
     sentences_to_read,
     shares_changed,
     table,
+    tables,
 )
 from real_data import needs_data
 
@@ -96,3 +97,10 @@ def test_every_output_is_as_recorded(source):
         for block in range(-(-len(texts) // BLOCK)):
             digits, first = slice(4 * block, 4 * block + 4), block * BLOCK
             assert found[spec][digits] == recorded[spec][digits], (spec, source, texts[first : first + BLOCK])
+
+
+def test_the_words_and_numbers_that_the_rules_go_by_are_as_recorded():
+    """`python tests/augment/readings.py record` after one changed on purpose."""
+    recorded, found = set(json.loads(DIGESTS.read_text())["tables"]), tables()
+    assert not [name for digest, name in found.items() if digest not in recorded]
+    assert len(recorded) == len(found) > 150
