@@ -347,11 +347,11 @@ def tables() -> dict[str, str]:
 def _canonical(value: Any) -> str:
     """Return a table, pattern or number as text; "" for other things.
 
-    Some are made of sets: words, and what a pattern has between bars, may come in any order.
+    Some are made of sets: words, and those of a pattern, may come in any order.
     """
     if isinstance(value, re.Pattern):
         pattern = value.pattern if isinstance(value.pattern, str) else value.pattern.decode()
-        return f"pattern {sorted(re.split(r'[|()]', pattern))} {value.flags}"
+        return f"pattern {sorted(re.findall(r'\w+|\W', pattern))} {value.flags}"
     if isinstance(value, set | frozenset):
         return f"set {sorted(map(_canonical, value))}"
     if isinstance(value, dict):
