@@ -351,7 +351,8 @@ def _canonical(value: Any) -> str:
     """
     if isinstance(value, re.Pattern):
         pattern = value.pattern if isinstance(value.pattern, str) else value.pattern.decode()
-        return f"pattern {sorted(re.findall(r'\w+|\W', pattern))} {value.flags}"
+        parts = sorted(re.findall(r"\w+|\W", pattern))
+        return f"pattern {parts} {value.flags}"
     if isinstance(value, set | frozenset):
         return f"set {sorted(map(_canonical, value))}"
     if isinstance(value, dict):
