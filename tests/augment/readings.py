@@ -335,7 +335,7 @@ def tables() -> dict[str, str]:
     Of its content alone: a table may have another name, or lie in another module.
     """
     found: dict[str, str] = {}
-    for folder in ("rules", "sda", "text"):
+    for folder in ("neural", "rules", "sda", "text", "tokens"):
         for file in sorted((Path(augment.__file__).parent / folder).glob("[a-z]*.py")):
             module = importlib.import_module(f"augment.{folder}.{file.stem}")
             for name, value in vars(module).items():
@@ -355,7 +355,7 @@ def _canonical(value: Any) -> str:
         return f"pattern {parts} {value.flags}"
     if isinstance(value, set | frozenset):
         return f"set {sorted(map(_canonical, value))}"
-    if isinstance(value, dict):
+    if type(value) is dict:  # not those filled as they are read
         return f"table {sorted((_canonical(key), _canonical(one)) for key, one in value.items())}"
     if isinstance(value, tuple | list):
         parts = [_canonical(one) for one in value]
