@@ -64,6 +64,17 @@ def test_texts_are_as_long_as_the_start_reads_them(tmp_path):
         assert check_start(str(save_guest(bert, tmp_path / str(longest), "mean", longest=longest))) == longest
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [(None, "Unrecognized model"), ('{"model_type": "bert"}', "no tokenizer"), ("{", "config.json")],
+)
+def test_a_start_that_cannot_be_read_is_named_before_anything_is_done(tmp_path, config, said):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(UserError, match=rf"^--init {re.escape(str(tmp_path))}: .*{said}"):
+        check_start(str(tmp_path))
+
+
 @pytest.fixture
 def given(tmp_path, monkeypatch):
     """The command without its judge, preparation and training: what each of them is given, in order."""

@@ -178,6 +178,7 @@ def test_pairs_that_get_none_stay_or_go(run, pairs_file, tmp_path, capsys):
             "line 2.* no text",
         ),
         ("p.jsonl", '{"text": "a", "positive": "b", "label": 0}\n', {}, "line 1: the record has a label"),
+        ("p.jsonl", "\n\n", {}, "there is no pair in .*p.jsonl"),
         ("p.tsv", "q\ta\nx\ty\n", {"text_key": "q", "positive_key": "a"}, "1 candidates are too few"),
         ("p.csv", "text,positive\na,b\nc,d\n", {"max_score": -1}, "none of 2 pairs got a negative; loosen"),
         ("p.csv", "text,positive\na,b\nc,d\n", {"range_min": 1}, "too few"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import yaml
+from commands import call
 from export_helpers import make_run
 from hub_server import TOKEN, Hub
 from huggingface_hub import ModelCard, constants
@@ -150,6 +151,47 @@ def test_evaluations_of_an_export_are_looked_for_beside_it(run, tmp_path, monkey
     assert main(str(elsewhere / "export"), push=REPO, dry_run=True) == 0
     said = capsys.readouterr().out
     assert f"the card has no evaluations: {elsewhere / 'report'} has none of these weights" in said
+
+
+def test_a_dry_run_of_a_run_writes_nothing_and_says_what_it_would(run, tmp_path, capsys):
+    """What it shows is the card and the files; a plain export says where they are."""
+    place = tmp_path / "run"
+    shutil.copytree(run, place)
+    shutil.rmtree(place / "export")
+    before = stamps(place)
+    assert main(str(place), push=REPO, dry_run=True) == 0 and stamps(place) == before
+    said = capsys.readouterr().out
+    assert said.startswith(f"would export step 7 of {place} (pooling mean)\n")
+    assert said.endswith("\nnothing was written or sent (--dry-run)\n") and "\nmodel.safetensors\n" in said
+    assert "from_pretrained" not in said.split("---")[0]
+    out = str(tmp_path / "out")
+    assert main(str(place), out=out) == 0 and stamps(place) == before
+    assert capsys.readouterr().out == (
+        f"exported step 7 of {place} (pooling mean)\n"
+        f"  AutoModel.from_pretrained({out!r})\n  SentenceTransformer({out!r})\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"whiten": 8}, "takes --out FOLDER"),
+        ({"remove": 1, "out": "o", "step": "7"}, "and no --step, --push or --dry-run"),
+        ({"pooling": "sif", "out": "o", "push": REPO}, "and no --step, --push or --dry-run"),
+        ({"whiten": 0, "out": "o", "public": True}, "and no --step, --push or --dry-run"),
+        ({"static": "input", "out": "o", "dry_run": True}, "and no --step, --push or --dry-run"),
+        ({"text": "t"}, "^--text goes with --pooling sif"),
+        ({"sentences": 5}, "^--sentences goes with --pooling sif"),
+        ({"public": True}, "^--public says how to --push"),
+        ({"dry_run": True}, "^--dry-run says how to --push"),
+        ({"push": "nobody"}, "nobody"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(tmp_path, monkeypatch, flags, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=said):
+        call(main, "run", **flags)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_does_not_go_with_an_export_is_refused(run):
