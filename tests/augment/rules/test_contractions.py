@@ -158,9 +158,9 @@ def test_auxiliary_negation_removal(text, annotation, expected):
         ("Café, for example", "Café/NN/root/0 ,/,/punct/1 for/IN/case/4 example/NN/nmod/1",
         {"Café, for instance"}),
         # "example of" and "example to" are no marker
-        ("He was for example of all.",
-         "He/PRP/nsubj/4 was/VBD/cop/4 for/IN/case/4 example/NN/root/0 of/IN/case/6 all/DT/nmod/4 ././punct/4",
-         {None}),
+        ("He was for example of it.",
+         "He/PRP/nsubj/4 was/VBD/cop/4 for/IN/case/4 example/NN/root/0 of/IN/case/6 it/PRP/nmod/4 "
+         "././punct/4", {None}),
         ("He ran for example to me, a cat.",
          "He/PRP/nsubj/2 ran/VBD/root/0 for/IN/case/4 example/NN/obl/2 to/IN/case/6 me/PRP/obl/2 ,/,/punct/8 "
          "a/DT/det/8 cat/NN/conj/6 ././punct/2", {None}),
