@@ -36,6 +36,9 @@ from pretrain.common.files import make_folder, replace_durably, require_writable
 from pretrain.common.folder_lock import folder_lock
 from pretrain.telemetry.metrics_file import without_nan
 
+ROUNDED = "vectors computed in "
+"""What the note of a precision other than fp32 begins with."""
+
 
 @dataclass
 class TaskResult:
@@ -75,7 +78,7 @@ class Evaluation:
         """Return an empty evaluation of `model`; a mismatch of pooling is its first note."""
         notes = [model.remark] if model.remark else []
         if model.precision != "fp32":
-            notes.append(f"vectors computed in {model.precision}")
+            notes.append(ROUNDED + model.precision)
         about = model.name, model.pooling, model.trained_pooling, protocol
         return cls(evaluation, *about, notes=notes, source=model.identity)
 

@@ -16,7 +16,7 @@ from augment.core.pretrained import hub_fault
 from finetune import anli, clustering, mteb_english, nanobeir, nli_distance, zh_sts
 from finetune.encoders.source import ModelSource, kind_of, names_function
 from finetune.intents import sets as intents
-from finetune.results import Evaluation, read_if_there
+from finetune.results import ROUNDED, Evaluation, read_if_there
 from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue
 from pretrain.benchmarks import sts_tasks as sts
@@ -255,8 +255,9 @@ class EvaluationRecord:
             same = evaluation.evaluation == unit.evaluation and evaluation.source == self.identity
             if not unit.command.trains:
                 precision = self._precision(unit)
-                rounded = f"vectors computed in {precision}" in evaluation.notes
-                same &= evaluation.pooling == self.settings["pooling"] and rounded == (precision != "fp32")
+                rounded = [note for note in evaluation.notes if note.startswith(ROUNDED)]
+                same &= rounded == ([] if precision == "fp32" else [ROUNDED + precision])
+                same &= evaluation.pooling == self.settings["pooling"]
             if same and set(unit.expected) <= set(evaluation.tasks):
                 return evaluation
         return None

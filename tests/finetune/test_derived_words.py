@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from commands import call
 from model_folders import save_bert
 from safetensors.torch import load_file
@@ -96,3 +97,19 @@ def test_rows_of_prepared_data_are_spaced_evenly(models, tmp_path):  # noqa: F81
         UserError, match=rf"prepared data of up to {reader.max_length} tokens without a prompt"
     ):
         export({"x": longer, "text": tmp_path / "data"}, "x", tmp_path / "x", whiten=4)
+
+
+def test_a_row_that_float16_cannot_hold_is_refused(models, tmp_path):  # noqa: F811
+    """As a table is given on in it; one token of many is enough."""
+    encoder = AutoModel.from_pretrained(models["bert"])
+    tokenizer = AutoTokenizer.from_pretrained(models["bert"])
+    for value in (65504.0, -65536.0):
+        with torch.no_grad():
+            encoder.get_input_embeddings().weight[7, 3] = value
+        for one in (encoder, tokenizer):
+            one.save_pretrained(tmp_path / "bert")
+        if value > 0:
+            call(main, tmp_path / "bert", out=tmp_path / "out", static="input")
+        else:
+            with pytest.raises(UserError, match="too large for float16"):
+                call(main, tmp_path / "bert", out=tmp_path / "none", static="input")

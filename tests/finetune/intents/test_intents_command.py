@@ -22,6 +22,11 @@ def embed(sentences):
     return np.array([[s.count(str(n)) for n in range(10)] + [len(s)] for s in sentences], np.float32)
 
 
+def test_the_protocol_is_that_of_the_published_figures():
+    assert "Adam 0.0001, batch 32, 1000 iterations, best of every 100 on K" in intents.EVALUATION.protocol
+    assert "5 fixed splits of ours (seed 0;" in intents.EVALUATION.protocol
+
+
 def test_command_writes_a_task_for_every_number_of_shots(tmp_path, monkeypatch, capsys):
     data = layout(tmp_path / "data")
     monkeypatch.setattr(intents, "ITERATIONS", 10)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -183,6 +184,15 @@ def test_the_list_says_what_text_augmentations_do_to_the_meaning_and_need(call):
     entry = output[output.index("\nneg  (text)") :]
     assert status == 0 and "meaning: altering" in entry and "needs: a dependency parse (--parser" in entry
     assert "phrases=sound (one of sound, published)" in output
+    for said in (
+        "a synonym table",
+        r"a tokenizer with \[DEL\]",
+        "a tokenizer with punct",
+        "tags and lemmas",
+        "WordNet",
+    ):
+        assert re.search(rf"needs: (.*, )?{said}", output)
+    assert "a model: " in output and "model:" not in output.replace("a model: ", "")
     assert "He travelled widely in Europe. -> He did not travel widely in Europe." in entry
 
 
