@@ -177,6 +177,24 @@ def test_white_space_and_vocabularies_that_few_tokenizers_have(
             assert encoder([string])[0].tolist() == expected[string]
 
 
+@pytest.mark.parametrize("marks", [{"end_of_word_suffix": "</w>"}, {"continuing_subword_prefix": "##"}])
+def test_letters_with_marks_of_their_place_in_a_word(marks):
+    names = [
+        "[CLS]",
+        "[SEP]",
+        *"abxĠ",
+        *(f"{letter}</w>" for letter in "abx"),
+        *(f"##{one}" for one in "abx"),
+    ]
+    tokenizer = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, [], **marks))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    encoder = TextEncoder(tokenizer, 0, 1, 100)
+    for text in ("ab xa b", "b xa ab", "xa b ab"):
+        rows = encoder([text, "ab"])
+        expected = [tokenizer.encode(one, add_special_tokens=False).ids for one in (text, "ab")]
+        assert [row.tolist()[1:-1] for row in rows] == expected and len(set(expected[0])) > 3
+
+
 def test_a_sentence_longer_than_the_model_is_shown_whole_and_without_a_warning(caplog):
     """A warning of transformers of what a model would do: no model is asked here."""
     fast = augment_tokenizers.word_piece()

@@ -1,5 +1,7 @@
 """Augmentations as a small model sees them: vectors, comparisons."""
 
+from difflib import SequenceMatcher
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
@@ -52,6 +54,12 @@ def test_comparison_of_an_augmentation(folder):
     assert figures["cosine"] == pytest.approx(
         1 - np.diagonal(cdist(before, after, "cosine")).mean(), abs=1e-6
     )
+    by_pair = 1 - np.diagonal(cdist(before, after, "cosine"))
+    assert figures["cosine_std"] == pytest.approx(by_pair.std(), rel=1e-4)
+    rows = [(augmented.originals[n][1:-1].tolist(), view.rows[n][1:-1].tolist()) for n in which]
+    alike = [SequenceMatcher(None, one, other, autojunk=False).ratio() for one, other in rows]  # as long
+    assert figures["tokens_changed"] == pytest.approx(100 - 100 * np.mean(alike))
+    assert figures["jaccard"] == 1.0 and len(figures) == 5  # of words in another order
     unchanged = compare(augmented, augmented.view("none"))
     assert unchanged == {"changed": 0.0}
 

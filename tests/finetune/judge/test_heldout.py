@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from finetune.judge import heldout as heldout_module
 from finetune.judge.heldout import (
     FEWEST,
     HALVES,
@@ -138,6 +139,31 @@ def test_too_little_text_is_refused(tmp_path):
     )
     with pytest.raises(UserError, match="needs 20 pairs"):
         make_test(data_config({"sources": str(tmp_path / "mine.txt")}).sources, tmp_path / "judge", 0, False)
+
+
+@pytest.mark.parametrize(
+    ("seed", "heldout", "sections", "fewest", "enough"),
+    [(2, 4, 5, 20, True), (2, 4, 5, 21, False), (4, 4, 9, 20, True), (5, 3, 9, 20, False)],
+)
+def test_a_test_needs_twenty_pairs_of_four_documents(
+    tmp_path, monkeypatch, seed, heldout, sections, fewest, enough
+):
+    """Documents are drawn one by one: `seed` is one with which so many of the 60 are held out."""
+    monkeypatch.setattr(heldout_module, "MOST_DOCUMENTS", 4)
+    monkeypatch.setattr(heldout_module, "FEWEST", fewest)
+    draw = random.Random(3)
+    for number in range(60):
+        parts = [f"## Part {n}\n\n{' '.join(draw.choices(WORDS, k=12))}.\n" for n in range(sections)]
+        (tmp_path / f"{number}.md").write_text("\n".join([f"# Page {number}\n", *parts]))
+    sources = data_config({"sources": str(tmp_path)}).sources
+    if enough:
+        made = make_test(sources, tmp_path / "judge", seed, False)
+        assert made.kind == "heading" and made.counts["queries"] == heldout * sections
+    else:
+        said = rf"needs {fewest} pairs .* of 4 documents; .* have {heldout * sections} of {heldout} \(60 "
+        with pytest.raises(UserError, match=said):
+            make_test(sources, tmp_path / "judge", seed, False)
+        assert not (tmp_path / "judge").exists()
 
 
 def test_a_copy_is_what_shares_half_of_its_words_in_a_row():
