@@ -13,10 +13,12 @@ import parse_builder
 import pytest
 from tokenizers.processors import BertProcessing
 
+from augment.core.errors import AugmentationError
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.sets import SETS
 from pretrain.commands import augment as command_line
 from pretrain.common import cli
+from pretrain.common.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -215,3 +217,39 @@ def test_a_missing_parser_is_one_clear_error(call, monkeypatch):
     assert status == 2 and "spacy download en_core_web_sm" in error and "--parser" in error
     status, _, error = call("--aug", "pi", "--text", "Rain fell.", "--parser", "nowhere")
     assert status == 2 and "'nowhere' cannot be loaded" in error
+
+
+def test_what_is_no_sentence_is_refused_and_pipes_are_told_from_terminals(tmp_path, monkeypatch):
+    """/dev/null and a closed standard input have nothing to wait for."""
+    file = tmp_path / "a.txt"
+    for content in (b"a b\xff\n", b"\xff\xfe"):
+        file.write_bytes(content)
+        with pytest.raises(UserError, match=r"a\.txt cannot be read as text"):
+            command_line.read_sentences(str(file), "", 5)
+    file.write_bytes(b" \n\na\n b \n\nc\n\xff\n")
+    assert command_line.read_sentences(str(file), "", 3) == ["a", "b", "c"]  # and no more is read
+    file.write_bytes(b"\n \n")
+    for given, said in ((str(file), r"no sentences in .*a\.txt"), ("", "no sentences in --text")):
+        with pytest.raises(AugmentationError, match=said):
+            command_line.read_sentences(given, "" if given else " ", 5)
+    with pytest.raises(AugmentationError, match="--text is not UTF-8"):
+        command_line.read_sentences("", "a \udcff", 5)
+    with pytest.raises(AugmentationError, match="a file or --text, not both"):
+        command_line.read_sentences(str(file), "a", 5)
+    for gone in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(UserError, match="there is no file"):
+            command_line.read_sentences(str(gone), "", 5)
+    file.write_bytes(b"piped\n")
+    for name, piped in ((file, True), ("/dev/null", False)):
+        with open(name) as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            assert command_line.is_piped() is piped
+            found = command_line.read_sentences("", "", 2)
+            assert found == (["piped"] if piped else list(command_line.EXAMPLES[:2]))
+    monkeypatch.setattr(sys, "stdin", stream)  # closed
+    assert command_line.is_piped() is False
+    reader, writer = os.pipe()
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert command_line.is_piped() is True
