@@ -7,7 +7,7 @@ from parse_builder import outcomes, parse
 from sda_sentences import SOUND
 
 from augment.rules.contractions import auxiliary_negation_removal
-from augment.sda.english import clause_of, is_assertion
+from augment.sda.english import Clause, clause_of, is_assertion, is_infinitive
 from augment.sda.entries import dn, mv, neg, pi
 
 
@@ -293,3 +293,24 @@ def test_a_clause_with_a_question_mark_states_nothing(mark, states):
     sentence = parse(f"He left{mark} No.", words)
     clause = clause_of(sentence, 1)
     assert clause is not None and is_assertion(sentence, clause) == states
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "verb", "expected"),
+    [
+        (
+            "He wants to go.",
+            "He/PRP/nsubj/2 wants/VBZ/ROOT/0 to/TO/mark/4 go/VB/xcomp/2 ././punct/2",
+            3,
+            True,
+        ),
+        ("He wants to go.", "He/PRP/nsubj/2 wants/VBZ/ROOT/0 to/TO/dep/2 go/VB/xcomp/2 ././punct/2", 3, True),
+        ("To quickly go.", "To/TO/mark/3 quickly/RB/advmod/3 go/VB/ROOT/0 ././punct/3", 2, True),
+        ("Go where to", "Go/VB/ROOT/0 where/RB/dep/3 to/TO/dep/2", 0, False),
+        ("He will go.", "He/PRP/nsubj/3 will/MD/aux/3 go/VB/ROOT/0 ././punct/3", 2, False),
+    ],
+)
+def test_an_infinitive_has_its_to_before_it_whatever_that_hangs_on(text, annotation, verb, expected):
+    sentence = parse(text, annotation)
+    clause = Clause(verb, verb, (), verb, None, None, False, False)
+    assert is_infinitive(sentence, clause) is expected

@@ -253,3 +253,13 @@ def test_what_is_no_sentence_is_refused_and_pipes_are_told_from_terminals(tmp_pa
     with os.fdopen(reader) as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         assert command_line.is_piped() is True
+
+
+def test_a_table_is_looked_for_only_where_it_is_used(call, monkeypatch, tmp_path):
+    def nowhere() -> Path:
+        raise AugmentationError("no synonym table found")
+
+    monkeypatch.setattr("augment.tokens.synonyms.find_synonyms", nowhere)
+    assert call("--aug", "reorder", "--text", "A dog runs and a cat sleeps.")[0] == 0
+    status, _, error = call("--aug", "subs", "--text", "A dog runs.")
+    assert status == 2 and "no synonym table found" in error
