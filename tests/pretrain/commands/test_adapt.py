@@ -126,6 +126,14 @@ def test_what_is_held_out_is_neither_prepared_nor_trained_on(given, tmp_path, ca
     # shorter texts, if that is asked for
     command(**{"data.prepare.max_length": "9"})
     assert given["prepare"][1]["max_length"] == 9
+    # the folder of evaluation data, of the flag or the environment: the flag's reaches the training
+    there = str(write_layout(tmp_path / "there"))
+    assert command(eval_data=there) == 0
+    assert given["judge"][0][-1] == given["train"][1]["eval_data"] == given["report"][0][-1] == there
+    monkeypatch.setenv("CLEAR_DATA", there)
+    assert command() == 0 and "eval_data" not in given["train"][1]
+    assert given["judge"][0][-1] == given["report"][0][-1] == there
+    monkeypatch.delenv("CLEAR_DATA")
     # of a run that is done the report alone is made again; of one that has more steps to do it goes on
     (out / "report").mkdir(parents=True)
     (out / "config.yaml").touch()
