@@ -1,0 +1,293 @@
+"""Whole runs of tiny models: what they print, write and leave, checked against each other and by hand."""
+
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from run_helpers import curve, records, reproducible_records, write_corpus
+from safetensors.torch import load_file
+from scipy import stats
+from whole_runs import PEAK, prepared, train
+
+from finetune.encoders.models import open_model
+from pretrain.checkpoint import store
+from pretrain.common.files import sha256_of
+from pretrain.config.recipe import load_config
+from pretrain.data.shards import ShardReader
+from pretrain.data.tokenizer import load_tokenizer
+from pretrain.export.folder import read_policy
+
+BROKEN = f"{Path(__file__).parent / 'step' / 'planted_faults.py'}:Broken"
+FLAGS = {"train__steps": 7, "train__log_every": 2, "evaluate__every": 3, "checkpoint__every": 2}
+FLAGS |= {"checkpoint__keep": 9}
+SCORES = ("heldout_mlm_loss", "partner_found", "partner_loss", "mine")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    prepared(write_corpus(folder / "corpus.txt", documents=150), folder / "data")
+    pairs = [
+        (f"The old river finds the {w} stone.", f"The {w} garden opens.") for w in ["old", "green", "red"]
+    ]
+    pairs += [
+        ("A storm.", f"The {w} teacher {w}.") for w in ["quiet", "broken", "narrow", "heavy", "distant"]
+    ]
+    lines = [f"{one}\t{two}\t{n % 5}\n" for n, (one, two) in enumerate(pairs)]
+    (folder / "pairs.tsv").write_text("sentence1\tsentence2\tscore\n" + "".join(lines))
+    return folder
+
+
+def run(folder, name, **flags):
+    return train(
+        folder / "data", folder / name, evaluate__sets=f"{{mine: {folder / 'pairs.tsv'}}}", **FLAGS | flags
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    return run(folder, "run")
+
+
+def rows_with(path, key):
+    return {row["step"]: row for row in records(path) if key in row}
+
+
+def progress_of(path, step):
+    return store.read_state(path / "checkpoints" / f"step-{step:08d}")["progress"]
+
+
+def weights_of(path):
+    return (path / "model.safetensors").read_bytes()
+
+
+def test_a_whole_run_says_first_what_it_is(folder, whole):
+    reader = ShardReader(folder / "data", "train")
+    said = whole.said
+    begin = said[: said.index("step 0  evaluation")]
+    sequences, tokens = reader.num_sequences, reader.num_tokens
+    parameters = sum(t.numel() for t in load_file(whole.folder / "export" / "model.safetensors").values())
+    for line in (
+        "no --config given: using ",
+        f"run        {whole.folder}\n",
+        "devices    1 x CPU, threads per rank: 1; ZeRO 1, fp32\n",
+        f"data       {folder / 'data'}: {sequences:,} sequences, {tokens:,} tokens, unit sentence; "
+        f"{7 * 16 / sequences:.3g} epochs in 7 steps\n",
+        "schedule   linear, peak 0.001, warm-up over 2 of 7 steps\n",
+        f"encoder    bert, {parameters / 1000:.3g}k parameters, pooling mean, dropout 0.1 "
+        "(0.1 on attention)\n",
+        "objective  clear; anchor, positive: crop:rate=1:min_rate=0.3,del-span,reorder; "
+        "30 negatives per anchor (2 views x 16 sequences, global)\n",
+        "batch      16 sequences per step, up to 256 tokens in one pass\n",
+        "set        mine: 8 pairs",
+    ):
+        assert line in begin, begin
+    recipe = (whole.folder / "config.yaml").read_bytes()
+    (first,) = [row for row in records(whole.folder) if "config_sha256" in row]
+    assert first["config_sha256"] == hashlib.sha256(recipe).hexdigest() and first["step"] == 0
+    again = load_config(whole.folder / "config.yaml", {})
+    assert (again.train.steps, again.train.lr, again.run_folder) == (7, 1e-3, whole.folder)
+
+
+def test_a_whole_run_has_a_row_of_every_second_step_and_of_the_first_and_last(folder, whole):
+    rows = rows_with(whole.folder, "loss")
+    assert [(step, row["steps"]) for step, row in rows.items()] == [(1, 1), (2, 1), (4, 2), (6, 2), (7, 1)]
+    rates = {1: 0.5, 2: 1, 4: 0.8, 6: 0.4, 7: 0.2}
+    assert {step: row["lr"] for step, row in rows.items()} == pytest.approx(
+        {s: r / 1000 for s, r in rates.items()}
+    )
+    for name in ("tokens", "seconds"):
+        values = [0, *(row[name] for row in rows.values())]
+        assert values == sorted(values) and len(set(values)) == 6, name
+    vocabulary = len(load_tokenizer(folder / "data" / "tokenizer"))
+    reader = ShardReader(folder / "data", "train")
+    length = round(reader.num_tokens / reader.num_sequences)
+    # two layers of four square matrices of 32 and two of 32 x 128; queries with keys, weights with values
+    forward = 2 * 2 * (4 * 32 * 32 + 2 * 32 * 128) + 2 * 4 * 32 * length
+    head = 2 * 32 * (32 + vocabulary)
+    needed = 3 * (forward + 0.15 / 3 * head)  # a third of the tokens are those of masked originals
+    for row in rows.values():
+        assert row["mfu"] == pytest.approx(needed * row["tokens_per_second"] / PEAK)
+        more = 2 / 3 * forward  # views are embedded twice
+        assert row["hfu"] == pytest.approx((needed + more) * row["tokens_per_second"] / PEAK)
+        assert sum(row["time"].values()) == pytest.approx(1) and min(row["time"].values()) >= 0
+        assert row["time"].keys() == {"data", "encode", "loss", "backward", "step", "other"}
+        assert row["loss"]["total"] == pytest.approx(
+            row["loss"]["mlm"] + row["loss"]["contrastive"],
+            rel=1e-6 if row["steps"] == 1 else 1e-3,  # masked language modelling is a mean over masked tokens
+        )
+        assert row["skipped_steps"] == 0 and row["ledger"]["since"] == 0 and row["micro_batches"][0] >= 2
+    assert rows[7]["eta_seconds"] == 0 < rows[4]["eta_seconds"]
+    assert len({row["ledger"]["sequences"] for row in rows.values()}) == 5
+    assert rows[7]["loss"]["mlm"] < rows[1]["loss"]["mlm"] < math.log(vocabulary) + 0.1
+
+
+def test_a_whole_run_leaves_what_its_metrics_say(whole):
+    path, rows = whole.folder, rows_with(whole.folder, "evaluation")
+    assert list(rows) == [0, 3, 6, 7]
+    scores = {step: row["evaluation"] for step, row in rows.items()}
+    assert all({*SCORES, "partner_among", "view_signal"} == of.keys() for of in scores.values())
+    losses = {step: of["heldout_mlm_loss"] for step, of in scores.items()}
+    best = min(losses, key=losses.__getitem__)
+    summary = json.loads((path / "report" / "summary.json").read_text())
+    last = rows_with(path, "loss")[7]
+    assert summary | {"labels": 0, "inputs": 0} == {
+        "start": scores[0],
+        "best": scores[best],
+        "trained": scores[7],
+        "steps": 7,
+        "tokens": last["tokens"],
+        "seconds": last["seconds"],
+        "best_step": best,
+        "best_by": "heldout_mlm_loss",
+        "stopped_early": False,
+        "labels": 0,
+        "random_at_start": [],
+        "export": str(path / "export"),
+        "weights": sha256_of(path / "export" / "model.safetensors"),
+        "inputs": 0,
+    }
+    state = store.read_state(path / "checkpoints" / "step-00000007")
+    assert summary["inputs"] == {name: value["sha256"] for name, value in state["inputs"].items()}
+    assert {"shards", "held-out shards", "manifest", "tokenizer"} <= summary["inputs"].keys()
+    assert summary["labels"]["mine"] == "mine (spearman x 100)"
+    assert read_policy(path / "best")["step"] == best and read_policy(path / "export")["step"] == 7
+    # at steps 2, 4, 6 because they are due, and after each evaluation that was the best
+    improved = {
+        step for step in (3, 6, 7) if losses[step] == min(losses[one] for one in losses if one <= step)
+    }
+    kept = {int(one.name[5:]) for one in (path / "checkpoints").glob("step-*")}
+    assert kept == {2, 4, 6, 7} | improved and improved
+    assert not (path / "watch").exists() and not (path / ".start").exists()
+    numbers = sum(1 for row in records(path) if row["step"] <= 7)
+    progress = progress_of(path, 7)
+    assert (progress["step"], progress["tokens"], progress["seconds"]) == (7, last["tokens"], last["seconds"])
+    assert progress["rows"] == {"lines": numbers, "link": records_link(path)}
+    assert progress["window"]["counts"] == {} and progress_of(path, 3)["window"]["counts"]["views"][1] == 1
+    assert progress["ledger"]["sequences"] == last["ledger"]["sequences"] and progress["ledger"]["last"]
+    assert len(progress["monitor"]["norms"]) == 7 and progress["best_score"] == -losses[best]
+
+
+def records_link(path):
+    return json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])["link"]
+
+
+def test_the_score_of_a_set_is_that_of_the_exported_model(folder, whole):
+    lines = [line.split("\t") for line in (folder / "pairs.tsv").read_text().splitlines()[1:]]
+    first, second, gold = zip(*lines)
+    encoder = open_model(str(whole.folder / "export"), "")
+    one, two = encoder.encode(list(first)), encoder.encode(list(second))
+    cosines = (one * two).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(two, axis=1)
+    expected = 100 * stats.spearmanr(cosines, [float(value) for value in gold]).statistic
+    evaluated = rows_with(whole.folder, "evaluation")[7]["evaluation"]
+    assert evaluated["mine"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_table_at_the_end_has_the_scores_at_the_start_the_best_and_the_last_step(whole):
+    scores = {step: row["evaluation"] for step, row in rows_with(whole.folder, "evaluation").items()}
+    summary = json.loads((whole.folder / "report" / "summary.json").read_text())
+    best, end = summary["best_step"], whole.said[whole.said.index("at start") - 100 :]
+    assert re.search(rf"at start +step {best} +step 7\n +\(best\) +\(last\)\n", end)
+    labels = {
+        "heldout_mlm_loss": r"held-out MLM loss \(nats\)",
+        "partner_found": r"top-1 retrieval of the other view \(24 candidates\)",
+        "partner_loss": r"held-out contrastive loss \(nats\)",
+        "mine": r"mine \(spearman x 100\)",
+    }
+    for name, label in labels.items():
+        values = [scores[step][name] for step in (0, best, 7)]
+        shown = [f"{100 * v:.1f}%" if name == "partner_found" else f"{v:.2f}" for v in values]
+        assert re.search(rf"  {label} +{' +'.join(map(re.escape, shown))}\n", end), (name, end)
+    tokens = f"{summary['tokens'] / 1000:.3g}k tokens"
+    assert f"  7 steps, {tokens} in 00:" in end and f"exported to {whole.folder / 'export'}\n" in end
+    assert (
+        f"use its best/, step {best} (lowest held-out MLM loss (nats)): clearly sts {whole.folder}\n" in end
+    )
+    assert "stopped early" not in end and "has not improved" not in end
+
+
+def test_stopped_by_its_file_and_resumed_a_run_is_the_one_that_was_not(folder, whole):
+    path = folder / "parts"
+    path.mkdir()
+    (path / "stop").touch()
+    first = run(folder, "parts")
+    assert re.search(
+        r"stopping after step 1: found the stop file; saved \S+step-00000001\. Resume", first.said
+    )
+    assert not (path / "stop").exists() and not (path / "export").exists()
+    assert read_policy(path / "best")["step"] == 0 and list(curve(path)) == [0, 1]
+    second = run(folder, "parts", checkpoint__resume="auto", train__faults__spike_factor=20)
+    assert (
+        f"run        {path}, resumed from {path / 'checkpoints' / 'step-00000001'} at step 1\n" in second.said
+    )
+    assert "ledger     the batch of step 1 is as recorded (sequences, views)" in second.said
+    assert "train.faults.spike_factor: 10.0 until step 1, 20.0 from now on" in second.said
+    changed = {"step": 1, "key": "train.faults.spike_factor", "from": 10.0, "to": 20.0}
+    assert [row["changed"] for row in records(path) if "changed" in row] == [[changed]]
+    assert progress_of(path, 7)["changes"] == [changed] and "WARNING" not in second.said
+    rows = [row for row in reproducible_records(path) if "changed" not in row]
+    assert rows == reproducible_records(whole.folder)
+    assert weights_of(path / "export") == weights_of(whole.folder / "export")
+    assert weights_of(path / "best") == weights_of(whole.folder / "best")
+    for name in ("tokens", "best_step", "best_score", "norms", "ledger", "monitor", "unimproved"):
+        assert progress_of(path, 7)[name] == progress_of(whole.folder, 7)[name], name
+    refused = run(folder, "parts", expect=2)
+    assert "already holds a run" in refused.said
+    refused = run(folder, "parts", expect=2, checkpoint__resume=folder / "none")
+    assert "there is no such checkpoint" in refused.said
+
+
+def test_a_dry_run_is_two_steps_in_a_folder_of_its_own(folder):
+    path = folder / "tried.dry-run"
+    (path / "checkpoints" / "step-00000009").mkdir(parents=True)  # of an earlier one
+    (path / "old.txt").touch()
+    said = run(folder, "tried", dry_run=True).said
+    assert not (folder / "tried").exists() and not (path / "old.txt").exists()
+    rows, evaluations = rows_with(path, "loss"), rows_with(path, "evaluation")
+    assert list(rows) == [1, 2] and list(evaluations) == [0, 2]
+    assert rows[2]["lr"] == pytest.approx(1e-3), "the schedule of the whole run"
+    assert [one.name for one in (path / "checkpoints").glob("step-*")] == ["step-00000002"]
+    assert read_policy(path / "export")["step"] == 2
+    seconds = rows[2]["seconds"] - rows[1]["seconds"]
+    assert f"whole run: 7 steps of {seconds:.2f} s, " in said and " GB for 1 rank;" in said
+
+
+def test_patience_ends_a_run_that_does_not_improve_and_the_start_is_its_best(folder, whole):
+    flags = {"train__lr": 1e-30, "train__patience": 2, "train__steps": 20, "evaluate__every": 1}
+    path, said = folder / "same", run(folder, "same", **flags).said
+    summary = json.loads((path / "report" / "summary.json").read_text())
+    assert summary["stopped_early"] and (summary["steps"], summary["best_step"]) == (2, 0)
+    assert summary["best"] == summary["start"] == rows_with(path, "evaluation")[0]["evaluation"]
+    assert summary["start"] == rows_with(whole.folder, "evaluation")[0]["evaluation"], "the same seed"
+    assert (path / "checkpoints" / "step-00000002").is_dir() and read_policy(path / "best")["step"] == 0
+    first, last = (load_file(path / name / "model.safetensors") for name in ("best", "export"))
+    assert all(torch.allclose(tensor, last[name], rtol=0, atol=1e-20) for name, tensor in first.items())
+    assert "after step 2 of 20: the last 2 evaluations were no better" in said and "than step 0's" in said
+    assert "the start was the best by held-out MLM loss (nats)" in said and "step 0 (lowest" in said
+
+
+def test_a_run_goes_back_after_a_fault_and_on_as_one_that_left_its_steps_out(folder):
+    broken = {"objective__name": BROKEN, "train__faults__skip": 0, "evaluate__every": 0}
+    path = folder / "fault"
+    said = run(folder, "fault", objective__options='{"loss": [4]}', **broken).said
+    (back,) = [row["rolled_back"] for row in records(path) if "rolled_back" in row]
+    assert (back["from"], back["to"]) == (2, 4) and "the loss is not finite" in back["why"]
+    assert Path(back["report"]).read_text().startswith("the loss is not finite (small, total) at step 4")
+    assert "The parameters are those of step-00000002 again, and steps 3 to 4 are left out" in said
+    progress = progress_of(path, 7)
+    assert [(one["from"], one["to"]) for one in progress["rollbacks"]] == [(2, 4)] and progress[
+        "faults"
+    ] == []
+    assert list(rows_with(path, "loss")) == [1, 2, 6, 7] and list(rows_with(path, "left_out")) == [4]
+    run(folder, "without", objective__options="{}", train__faults__jump="3-4", **broken)
+    assert weights_of(folder / "without" / "export") == weights_of(path / "export")
+    assert [row["jumped"] for row in records(folder / "without") if "jumped" in row] == [
+        {"first": 3, "last": 4}
+    ]
+    assert progress_of(folder / "without", 7)["jumped"] == [[2, 4]]
+    assert progress_of(folder / "without", 7)["tokens"] == progress["tokens"]
