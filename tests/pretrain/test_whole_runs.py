@@ -291,3 +291,65 @@ def test_a_run_goes_back_after_a_fault_and_on_as_one_that_left_its_steps_out(fol
     ]
     assert progress_of(folder / "without", 7)["jumped"] == [[2, 4]]
     assert progress_of(folder / "without", 7)["tokens"] == progress["tokens"]
+
+
+SIZES = ("layers", "hidden_size", "heads", "max_positions", "pooling")
+OF_THE_START = {f"model__{key}": None for key in SIZES} | {"train__steps": 4, "evaluate__every": 4}
+
+
+def test_a_run_from_a_model_says_what_it_takes_over_and_what_is_new(folder, whole):
+    init, path = whole.folder / "export", folder / "from"
+    flags = OF_THE_START | {"objective__name": "simcse", "objective__simcse__keep_head": "true"}
+    flags |= {"model__init": init, "objective__false_negatives__guide": init}
+    flags |= {"objective__matryoshka": "[8,16]", "augment__positive": "del-word", "model__dropout": 0.2}
+    flags |= {"data__prompts": "{anchor: 'query: '}", "data__prompts_pooled": "false"}
+    flags |= {"train__schedule": "wsd", "train__decay_steps": 2, "train__zero": 0}
+    flags |= {"train__batch_warmup_steps": 2, "train__batch_start": 8, "model__attention_dropout": 0.05}
+    said = run(folder, "from", **flags).said
+    summary = json.loads((whole.folder / "report" / "summary.json").read_text())
+    loss = summary["trained"]["heldout_mlm_loss"]
+    kind = re.search(r"encoder    (bert, \S+ parameters), pooling mean", whole.said)[1]
+    for line in (
+        "wsd, peak 0.001, warm-up over 2 of 4 steps, decay 1-sqrt over the last 2\n",
+        f"encoder    {kind}, pooling mean without prompts, dropout 0.2 (0.05 on attention); from {init}\n",
+        f" {init}: step 7 of 7, best by heldout_mlm_loss {loss:.4g}\n",
+        f" exports as {init}: mean pooling; at most 64 tokens; with the prompts of data.prompts; "
+        "its tokenizer\n",
+        "objective  simcse; anchor: crop:rate=1:min_rate=0.3,del-span,reorder; "
+        "positive: crop:rate=1:min_rate=0.3,del-word; 15 negatives per anchor at the full batch "
+        "(2 views x 16 sequences, global)\n",
+        " warning: objective.matryoshka leaves the whole width, 32, untrained\n",
+        f" the frozen encoder {init}: {kind}, pooling mean\n",
+        " its head is kept: evaluated and exported vectors are its output\n",
+        "batch      16 sequences per step from step 2 on, 8 at the first, up to 256 tokens in one pass\n",
+        "ZeRO 0, fp32\n",
+    ):
+        assert line in said, (line, said)
+    rows = rows_with(path, "loss")
+    assert [(step, row["global_batch"]) for step, row in rows.items()] == [(1, 8), (2, 12), (4, 16)]
+    sequences = ShardReader(folder / "data", "train").num_sequences
+    assert f"; {(8 + 12 + 16 + 16) / sequences:.3g} epochs in 4 steps\n" in said
+    first, last = (
+        rows_with(one, "evaluation")[step]["evaluation"] for one, step in ((path, 0), (whole.folder, 7))
+    )
+    assert first["heldout_mlm_loss"] == pytest.approx(last["heldout_mlm_loss"], rel=1e-5)
+    assert rows[4]["lr"] == pytest.approx(1e-3 * (1 - math.sqrt(0.5))), "the second of two falling steps"
+
+    more = OF_THE_START | {"model__init": path / "export", "objective__name": "mlm", "train__patience": 9}
+    said = run(folder, "then", **more).said
+    assert f" {path / 'export'} keeps a head for use: training starts without it\n" in said
+    kept = (
+        "mean pooling; at most 64 tokens; prompts query, document (not before training texts: data.prompts); "
+    )
+    assert f" exports as {path / 'export'}: {kept}its tokenizer\n" in said
+    assert "objective  mlm, 1 masking(s) per sequence\n" in said and "frozen" not in said
+    assert "pooling mean, dropout 0.1 (0.1 on attention); from" in said and "warning" not in said
+
+
+def test_a_run_whose_views_are_alike_as_chance_is_warned_or_refused(folder):
+    flags = {"train__steps": 1, "objective__mlm__copies": 0, "augment__excerpt": "crop:rate=1:min_rate=0.05"}
+    flags |= {"model__dropout": 0.9, "train__warmup_steps": 1}
+    said = run(folder, "drowned", **flags).said
+    assert "WARNING at step 0: this setting will not learn the sentence loss" in said, said
+    refused = run(folder, "refused", expect=2, train__faults__dead_loss="stop", **flags).said
+    assert "this setting will not learn the sentence loss" in refused and "step 1/" not in refused
