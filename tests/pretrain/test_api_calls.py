@@ -87,7 +87,7 @@ def test_sts_returns_all_poolings_that_it_has_written(run, asked):
     flags = ["--pooling=mean", "--tasks=A,B", "--progress=true", f"--out={folder}", "--eval_data=bench"]
     assert sorted(words[1:]) == sorted(flags)
     note.does = lambda words: None
-    with pytest.raises(UserError, match="sts of .* wrote no figures"):
+    with pytest.raises(UserError, match=r"sts of .* wrote no figures"):
         run.evaluate("sts")
     assert not any("eval_data" in word for word in asked[-1][1])
 
