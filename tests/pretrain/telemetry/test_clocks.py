@@ -3,6 +3,8 @@
 import io
 import json
 import math
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -294,3 +296,14 @@ def test_nested_numbers_and_tables():
     assert list(flatten(nested)) == [("a/b", 1.0), ("a/c/d", 2.5), ("h", 3.0)]
     assert table(("a", "b"), [("1|2", "3")]) == "| a | b |\n| --- | --- |\n| 1\\|2 | 3 |"
     assert columns(("", "long"), [("name", "1"), ("n", "12345")]) == "       long\nname      1\nn     12345"
+
+
+def test_no_file_stays_open_behind_the_loop(tmp_path):
+    def opened():
+        links = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+        return sorted(Path(link).name.split(".")[0] for link in links if link.startswith(str(tmp_path)))
+
+    with Telemetry(tmp_path, 5, stream=io.StringIO()) as one:
+        one.log(1, {"loss": {"total": 1.0}})
+        assert opened() == ["events", "metrics"]
+    assert opened() == []
