@@ -291,3 +291,51 @@ def test_a_lost_connection_names_the_rank_that_is_silent(tmp_path, monkeypatch, 
     ended = one.explain(RuntimeError("Connection closed by peer [127.0.0.1]:5"))
     assert isinstance(ended, RunEnded)
     assert "rank 1 has never given a sign of life" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error, status, then",
+    [
+        (UserError("no room"), 2, "deal with the reason above"),
+        (MemoryError("CUDA out of memory"), 1, "halve --train.micro_batch_tokens"),
+        (
+            RuntimeError("CUDA error: uncorrectable ECC error encountered"),
+            75,
+            "this may pass (exit status 75)",
+        ),
+    ],
+)
+def test_what_to_type_next_is_by_the_reason(tmp_path, capsys, error, status, then):
+    (tmp_path / "checkpoints" / "step-00000003").mkdir(parents=True)
+    begin_folder(tmp_path)
+    assert Ending(tmp_path, 0, 1, 2, 0.01).explain(error).exit_status == status
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith(f"  next: {then}") and lines[-2].startswith("  safe: ")
+    assert "step-00000003: the run as it was after step 3" in lines[-2]
+
+
+def test_where_checkpoints_cannot_be_listed_a_passing_fault_is_tried_again(tmp_path, monkeypatch, capsys):
+    begin_folder(tmp_path)
+
+    def fails(folder):
+        raise OSError("stale")
+
+    monkeypatch.setattr(ending, "candidates", fails)
+    only = Ending(tmp_path, 0, 1, 9, 0.01)
+    assert only.end("it hung", EXIT_REQUEUE) == EXIT_REQUEUE
+    assert "which cannot be listed now" in capsys.readouterr().err
+    assert read_verdict(tmp_path).text.startswith("it hung\n  safe: the checkpoints in")
+
+
+@pytest.mark.parametrize(
+    "printed, complete, shown",
+    [(1, 1, []), (0, 1, ["all"]), (1, 0, ["safe", "next"]), (0, 0, ["all", "safe", "next"])],
+)
+def test_the_last_message_says_what_was_not_said(tmp_path, capsys, printed, complete, shown):
+    begin_folder(tmp_path)
+    Ending(tmp_path, 0, 1, 0, 0.01).end("all of it", 2, bool(printed), bool(complete))
+    said = capsys.readouterr().err
+    assert [
+        word for word in ("all", "safe", "next") if f"{word} of it" in said or f"{word}:" in said
+    ] == shown
+    assert read_verdict(tmp_path).text.startswith("all of it") and read_verdict(tmp_path).status == 2
