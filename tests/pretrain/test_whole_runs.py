@@ -353,3 +353,42 @@ def test_a_run_whose_views_are_alike_as_chance_is_warned_or_refused(folder):
     assert "WARNING at step 0: this setting will not learn the sentence loss" in said, said
     refused = run(folder, "refused", expect=2, train__faults__dead_loss="stop", **flags).said
     assert "this setting will not learn the sentence loss" in refused and "step 1/" not in refused
+
+
+def test_a_run_may_start_at_the_frequencies_and_weigh_by_them(folder, whole):
+    flags = {"objective__mlm__initial_bias": "frequencies", "model__token_weights": "sif", "train__steps": 2}
+    flags |= {"objective__mlm__later_rates": "{1: 0.4}", "train__warmup_steps": 1, "evaluate__every": 2}
+    said = run(folder, "frequencies", **flags, checkpoint__resume="auto").said
+    first, other = (
+        rows_with(folder / name, "evaluation")[0]["evaluation"] for name in ("frequencies", "run")
+    )
+    assert first["heldout_mlm_loss"] < other["heldout_mlm_loss"] - 0.3, "not uniform"
+    assert first["partner_loss"] != other["partner_loss"], "vectors are weighted means"
+    assert re.search(r"  held-out MLM loss at 0\.\d+ \(nats\) +\d", said)
+    counts = np.zeros(len(load_tokenizer(folder / "data" / "tokenizer")), np.int64)
+    reader = ShardReader(folder / "data", "train")
+    for number in range(reader.num_chunks):
+        counts += np.bincount(reader.read(number).stored.ids, minlength=len(counts))
+    tensors = dict(store.read_tensors(folder / "frequencies" / "checkpoints" / "step-00000002"))
+    (bias,) = [tensor for name, tensor in tensors.items() if tensor.shape == counts.shape]
+    counts[load_tokenizer(folder / "data" / "tokenizer").all_special_ids] = 0
+    assert np.abs(bias.numpy() - np.log((counts + 1) / (counts + 1).sum())).max() < 0.005, "but for two steps"
+    again = run(folder, "frequencies", **flags | {"train__steps": 3}, checkpoint__resume="auto").said
+    assert "resumed from" in again and "changed    train.steps: 2 until step 2, 3 from now on" in again
+
+
+def test_a_table_of_words_costs_no_products_and_a_dead_loss_may_stop_a_run(folder):
+    flags = {"model__pooling": "words", "objective__mlm__weight": 0, "train__steps": 30}
+    flags |= {
+        "train__lr": 1e-30,
+        "train__faults__dead_loss": "stop",
+        "train__log_every": 1,
+        "evaluate__every": 0,
+    }
+    flags |= {"objective__contrastive__temperature": 50, "checkpoint__every": 0}
+    said = run(folder, "table", expect=1, **flags).said
+    rows = rows_with(folder / "table", "loss")
+    assert all(row["mfu"] == row["hfu"] == 0 for row in rows.values()) and "mfu 0.0%" in said
+    assert re.search(r"WARNING at step 20: the contrastive loss learns nothing since step 1", said), said
+    assert "stopping after step 22: the sentence loss learns nothing" in said, said
+    assert f"saved {folder / 'table' / 'checkpoints'}" in said and not (folder / "table" / "export").exists()

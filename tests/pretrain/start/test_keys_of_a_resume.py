@@ -2,12 +2,14 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.config.validation import leaves
+from pretrain.start import continuity
 from pretrain.start.continuity import record_changes, require_same
 
 FREE = {
@@ -162,3 +164,71 @@ def test_of_inputs_that_cannot_change_no_flag_is_offered():
     with pytest.raises(UserError) as error:
         require_same("step-1", old, new)
     assert "accept" not in str(error.value) and "tokenizer was a (x), is b (x)" in str(error.value)
+
+
+def configured(**flags):
+    return load_config(None, {key.replace("__", "."): str(value) for key, value in flags.items()})
+
+
+def test_inputs_are_all_that_decides_a_batch(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        continuity, "resource_hash", lambda where: f"hash of {where}" if where != "hub" else None
+    )
+    monkeypatch.setattr(continuity, "rules_digest", lambda: "of rules")
+    monkeypatch.setattr(continuity, "resources", lambda specs, synonyms: {"synonyms": f"{synonyms} {specs}"})
+    monkeypatch.setattr(continuity, "needs_text", lambda spec: spec == "text")
+    parser = {"name": "p", "version": "2", "language": "en", "parser": "models/p", "more": 1}
+
+    def part(name, **manifest):
+        splits = {"train": {"shards": [{"chunks": [name]}]}}
+        one = SimpleNamespace(
+            folder=Path(name), content_hash=f"content {name}", tokenizer_hash="tok", annotation=None
+        )
+        one.manifest = {"splits": splits, "unit": "sentence"} | manifest
+        one.parts = [one]
+        return one
+
+    train, heldout = part("a"), part("h")
+    views = [SimpleNamespace(augmentation=one) for one in ("none", "text")]
+    flags = {
+        "augment__synonyms": "table",
+        "objective": "mlm+own.py:Mine",
+        "objective__false_negatives__guide": "guide",
+    }
+    found = continuity.collect(configured(**flags), views, train, heldout)
+    here = str(Path("a").resolve())
+    shown = {name: (one["sha256"], one["where"]) for name, one in found.items() if name != "manifest"}
+    assert shown == {
+        "shards": ("content a", here),
+        "held-out shards": ("content h", here),
+        "tokenizer": ("tok", here),
+        "rules": ("of rules", "augment/"),
+        "own.py:Mine": ("hash of own.py", "own.py"),
+        "synonyms": ("hash of table ['none', 'text']", "table ['none', 'text']"),
+        "guide": ("hash of guide", "guide"),
+    }
+    hub = configured(**flags | {"objective__false_negatives__guide": "hub"})
+    assert "guide" not in continuity.collect(hub, views[:1], train, heldout)
+    assert "rules" not in continuity.collect(hub, views[:1], train, heldout)
+
+    cached = part("c", cache={"parser": parser, "resources": {"wordnet": "digest"}, "rules": "old"})
+    of_cache = continuity.collect(configured(), [], cached, heldout)
+    assert of_cache["wordnet (of the cached views)"]["sha256"] == "digest"
+    assert of_cache["rules (of the cached views)"]["sha256"] == "old"
+    assert of_cache["parser"]["where"] == "models/p"
+    cached.annotation = parser | {"version": "3"}
+    newer = continuity.collect(configured(), [], cached, heldout)
+    assert newer["parser"]["sha256"] != of_cache["parser"]["sha256"]
+    cached.annotation = parser | {"more": 2}
+    assert continuity.collect(configured(), [], cached, heldout)["parser"] == of_cache["parser"]
+
+    several = part("a")
+    several.parts = [part("a"), part("b")]
+    both = continuity.collect(configured(), [], several, heldout)
+    assert both["shards"]["where"] == f"{here}, {Path('b').resolve()}"
+    digests = {
+        continuity._manifest_hash(one) for one in (train, part("b"), several, part("a", unit="document"))
+    }
+    assert len(digests) == 4 and continuity._manifest_hash(part("a", other=1)) == continuity._manifest_hash(
+        train
+    )
