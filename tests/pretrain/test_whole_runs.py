@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -236,6 +237,10 @@ def test_stopped_by_its_file_and_resumed_a_run_is_the_one_that_was_not(folder, w
     assert weights_of(path / "best") == weights_of(whole.folder / "best")
     for name in ("tokens", "best_step", "best_score", "norms", "ledger", "monitor", "unimproved"):
         assert progress_of(path, 7)[name] == progress_of(whole.folder, 7)[name], name
+    branch = run(folder, "branch", checkpoint__resume=whole.folder / "checkpoints" / "step-00000004")
+    assert "at step 4\n" in branch.said and "step 3  evaluation" not in branch.said
+    assert reproducible_records(folder / "branch") == reproducible_records(whole.folder)
+    assert weights_of(folder / "branch" / "export") == weights_of(whole.folder / "export")
     refused = run(folder, "parts", expect=2)
     assert "already holds a run" in refused.said
     refused = run(folder, "parts", expect=2, checkpoint__resume=folder / "none")
@@ -257,9 +262,65 @@ def test_a_dry_run_is_two_steps_in_a_folder_of_its_own(folder):
     assert f"whole run: 7 steps of {seconds:.2f} s, " in said and " GB for 1 rank;" in said
 
 
+def tell() -> None:
+    """Let what watches a run, and what sets the machine for it, print when it is told something."""
+    from pretrain import run as module
+
+    owners = {
+        module: "check_sources check_requested require_sts require_trackers record_collectives require_lanes "
+        "require_different_views remove_folder destroy_groups",
+        module.devices: "set_threads set_deterministic allow_tf32",
+        module.Watchdog: "begin follow end_step __call__ end_after_errors",
+        module.FlatMemory: "after_step after_pause",
+        module.Throughput: "begin pause",
+        module.Shutdown: "requested",
+        module.summary: "quiet_libraries",
+    }
+
+    def told(owner, name):
+        real = getattr(owner, name)
+
+        def call(*given, **more):
+            print("TOLD", name, *(one for one in given if isinstance(one, (str, int))))
+            return real(*given, **more)
+
+        setattr(owner, name, call)
+
+    for owner, names in owners.items():
+        for name in names.split():
+            told(owner, name)
+
+
 def test_patience_ends_a_run_that_does_not_improve_and_the_start_is_its_best(folder, whole):
     flags = {"train__lr": 1e-30, "train__patience": 2, "train__steps": 20, "evaluate__every": 1}
-    path, said = folder / "same", run(folder, "same", **flags).said
+    path, said = folder / "same", run(folder, "same", before=tell, **flags).said
+    told = re.findall("TOLD (.*)", said)
+    first = told.index("begin 0")
+    needed = ["check_sources", "check_requested", "require_sts", "require_trackers", "record_collectives"]
+    assert set(told[:first]) >= {
+        "quiet_libraries",
+        "require_lanes 4 1",
+        "set_threads",
+        "set_deterministic",
+        *needed,
+    }
+    watched = [
+        one for one in told if one.split()[0] in ("end_after_errors", "__call__", "follow", "end_step")
+    ]
+    assert watched == [
+        *("end_after_errors", "__call__ evaluation", "follow"),
+        *("end_step 1", "__call__ evaluation", "end_step 2", "__call__ evaluation", "__call__ checkpoint"),
+        "__call__ export",
+    ]
+    counts = Counter(told)
+    assert (counts["begin 0"], counts["requested"], counts["after_step"], counts["after_pause"]) == (
+        3,
+        2,
+        2,
+        2,
+    )
+    assert counts["allow_tf32"] == counts["require_different_views"] == 1 and counts["pause"] >= 4
+    assert told[-2:] == ["remove_folder", "destroy_groups"]
     summary = json.loads((path / "report" / "summary.json").read_text())
     assert summary["stopped_early"] and (summary["steps"], summary["best_step"]) == (2, 0)
     assert summary["best"] == summary["start"] == rows_with(path, "evaluation")[0]["evaluation"]

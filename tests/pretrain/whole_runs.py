@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -69,14 +70,17 @@ def prepared(corpus: Path, out: Path) -> Path:
     return out
 
 
-def train(data: Path, run: Path, dry_run: bool = False, expect: int = 0, **flags: object) -> Done:
-    """Train TINY with some flags changed."""
+def train(
+    data: Path, run: Path, dry_run: bool = False, expect: int = 0, before: Callable = int, **flags: object
+) -> Done:
+    """Train TINY with some flags changed. before: is called in the child first."""
     changed = {key.replace("__", "."): value for key, value in flags.items()}
     settings = {key: str(value) for key, value in (TINY | changed).items() if value is not None}
     settings |= {"data.folder": str(data), "folder": str(run)}
 
     def action() -> int:
         allow(settings.values())
+        before()
         return main.main(dry_run=dry_run, **settings)
 
     done = _in_fork(run, action)
