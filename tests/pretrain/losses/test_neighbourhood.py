@@ -277,3 +277,18 @@ def test_a_batch_of_65536_stays_within_its_tiles():
     delta = virtual_augmentation(head, e, neighbours, 0.05, 1.0, random_directions(e, generator()))
     neighbourhood_loss(head(e), head(e + delta), neighbours, 0.05).backward()
     assert peak_memory() - before < 512 * 2**20
+
+
+@pytest.mark.parametrize("numbers, tiles", [(1, 6), (14, 6), (28, 3), (83, 2), (84, 1), (10**6, 1)])
+def test_candidates_are_gathered_for_as_many_anchors_as_may_be_at_once(monkeypatch, numbers, tiles):
+    """Six anchors with 1 + 1 candidates of 7 numbers each; a tile has one anchor at least."""
+    calls, real = [], vascl.checkpoint
+    monkeypatch.setattr(vascl, "checkpoint", lambda *given, **more: calls.append(1) or real(*given, **more))
+    monkeypatch.setitem(vascl.GATHERED, "cpu", numbers)
+    vectors = torch.nn.functional.normalize(torch.randn(6, 7, generator=torch.Generator().manual_seed(1)))
+    index = torch.arange(6)
+    loss = vascl.softmax_over_listed(vectors, vectors, index, index.roll(1)[:, None], 0.5)
+    others = torch.exp((vectors * vectors[index.roll(1)]).sum(1) / 0.5)
+    own = torch.exp((vectors * vectors).sum(1) / 0.5)
+    assert float(loss) == pytest.approx(float(-(own / (own + others)).log().mean()), rel=1e-5)
+    assert len(calls) == tiles

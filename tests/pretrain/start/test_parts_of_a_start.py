@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from exactness_worker import FakeTokenizer
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.manifest import MANIFEST
 from pretrain.data.shards import DamagedShard
+from pretrain.model.encoder import build_encoder
 from pretrain.model.pooling import sif_weights
 from pretrain.start import checkpoints, data, devices, encoder, resume
 from pretrain.start.checkpoints import Checkpoints
@@ -436,3 +438,22 @@ def test_a_resume_names_a_folder_or_a_word(tmp_path):
         resume.check_requested(config(checkpoint__resume=named))
     with pytest.raises(UserError, match=r"there is no such checkpoint"):
         resume.check_requested(config(checkpoint__resume=tmp_path / "none"))
+
+
+@pytest.mark.parametrize("exact, again", [("true", "false"), ("false", "true")])
+def test_a_starting_encoder_is_as_the_recipe_says(exact, again):
+    flags = {"model__layers": 1, "model__hidden_size": 8, "model__heads": 2, "model__max_positions": 32}
+    flags |= {
+        "model__attention": "exact" if exact == "true" else "fast",
+        "train__activation_checkpointing": again,
+    }
+    built = encoder.starting_encoder(config(**flags, train__seed=5), FakeTokenizer())
+    assert built.exact_attention == (exact == "true")
+    assert built.lm.is_gradient_checkpointing == (again == "true")
+    torch.manual_seed(5)
+    other = build_encoder(config(**flags).model.architecture(), FakeTokenizer(), "mean")
+    for name, value in other.lm.state_dict().items():
+        assert torch.equal(value, built.lm.state_dict()[name]), name
+    encoder.starting_encoder(config(**flags, train__micro_batch_tokens=32), FakeTokenizer())
+    with pytest.raises(UserError, match=r"micro_batch_tokens must be model.max_positions=32 or more"):
+        encoder.starting_encoder(config(**flags, train__micro_batch_tokens=31), FakeTokenizer())

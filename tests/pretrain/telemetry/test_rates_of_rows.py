@@ -183,3 +183,29 @@ def test_rank_zero_measures_and_a_row_names_the_slowest_rank(tmp_path, monkeypat
 
 def test_what_is_due():
     assert [step for step in range(7) if is_due(step, 3)] == [0, 3, 6] and not is_due(0, 0)
+
+
+def test_shares_are_judged_once_all_losses_have_their_full_weight(tmp_path):
+    """They rise until step 4, which is the first of full weight; a row a step, and an alarm after one."""
+    config = load_config(
+        None, {"train.steps": "9", "train.warmup_steps": "1", "train.faults.dead_loss": "warn"}
+    )
+    progress, risen = Progress(ledger=begin_ledger(0)), {}
+    with Telemetry(tmp_path, 9, stream=io.StringIO()) as telemetry:
+        log = step_log(config, progress, telemetry)
+        log.objective = SimpleNamespace(weights=lambda step: {"a": min(step, 3)})  # of steps from 0
+        real = log.monitor.alarms_of_row
+
+        def alarms(step, losses, metrics, all_risen):
+            risen[step] = all_risen
+            return real(step, losses, metrics, all_risen)
+
+        log.monitor.alarms_of_row = alarms
+        for step in range(1, 7):
+            log.write()
+            progress.step = step
+            result = result_of(step, 1.0)
+            result.measures = {"a_gradient_share": 0.0}
+            log.add(batch_of(step), result, 0.1, 1.0, torch.tensor(True), True)
+        log.write()
+    assert risen == {1: False, 2: False, 3: False, 4: True, 5: True, 6: True}
