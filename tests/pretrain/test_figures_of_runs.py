@@ -1,19 +1,21 @@
 """Figures that decide what a run computes, tells or bears: each is stated here a second time."""
 
+import inspect
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from pretrain import api
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
-from pretrain.losses import contrastive, mlm, vectors
-from pretrain.model import attention, encoder, pooling
+from pretrain.losses import contrastive, exclusions, mlm, vectors
+from pretrain.model import attention, encoder, heads, pooling
 from pretrain.model.kernels import dropout, plain
-from pretrain.objectives import SYSTEMS, vadvcse, vascl
+from pretrain.objectives import SYSTEMS, BatchContext, augcse, vadvcse, vascl
 from pretrain.start import continuity, data, estimate, local_ranks
-from pretrain.step import faults, graphs, heldout, log, placement, precision, reduction
+from pretrain.step import engine, faults, graphs, heldout, log, placement, precision, progress, reduction
 from pretrain.step.engine import deepspeed_config
 from pretrain.telemetry import formats, intervals, monitors, run, stopwatch, throughput, trackers
 from pretrain.watch import deadline, ending, heartbeat
@@ -28,7 +30,8 @@ FIGURES = {
     log: {"OWN_PARTS": ("data", "encode", "backward"), "GROUPS": ("loss", "measures", "norm", "counts")},
     vadvcse: {"GUARD": 1e-6},
     vascl: {"GATHERED": {"cpu": 2097152, "cuda": 67108864}, "NEVER": -1e9, "NONE": -1},
-    contrastive: {"TILE_LOGITS": {"cpu": 4194304, "cuda": 268435456}, "SMALLEST_SHARED": 1048576},
+    contrastive: {"TILE_LOGITS": {"cpu": 4194304, "cuda": 268435456}, "SMALLEST_SHARED": 1048576}
+    | {"SMALLEST_SYMMETRIC": 0.025},
     mlm: {"TILE_BYTES": {"cpu": 134217728, "cuda": 1073741824}},
     vectors: {"SMALLEST_NORM": 1e-12, "ROWS_AT_ONCE": 8192},
     attention: {"BUCKETS": (16, 32, 64, 128), "HALF": (torch.float16, torch.bfloat16)},
@@ -151,3 +154,68 @@ def test_states_in_which_a_process_does_nothing_are_named(monkeypatch, letter, s
     monkeypatch.setattr(heartbeat, "state_of", lambda pid: letter)
     beat = heartbeat.heartbeat(0, 1, 4, "encode", 0.0)
     assert said in heartbeat.who_is_behind({0: beat}, {0: beat}, 1)
+
+
+DEFAULTS = {
+    api.load: {
+        "pooling": "",
+        "token_budget": 16384,
+        "batch_size": 64,
+        "max_length": None,
+        "precision": "fp32",
+    },
+    api.train: {"data": None, "run": None, "resume": "never"},
+    api.prepare: {"workers": None, "overwrite": False},
+    api.Run.export: {"out": None, "step": "latest"},
+    heads.simcse_head: {"initializer_range": 0.02},
+    heads.vascl_head: {"out_features": 128, "initializer_range": 0.02},
+    heads.batch_norm_head: {"initializer_range": 0.02},
+    heads.simclr_head: {"batch_norm": False},
+    augcse.Discriminator: {"form": "code", "dropout": 0.2},
+    vadvcse.divergence: {"kind": "js", "form": "packaged"},
+    vadvcse.project_noise: {"norm": "inf", "mode": "smart"},
+    contrastive.Negatives: {"present": None, "identities": None, "own_bias": 0.0},
+    exclusions.Guide: {"negatives": None, "margin": 0.0, "strategy": "absolute", "counting": False},
+    throughput.Throughput: {"window": 200, "work": float, "flops": None},
+    throughput.measure_peak_flops: {"seconds": 0.05},
+    throughput.FlopsMeter: {"repeated_per_token": 0.0},
+    monitors.Monitor: {"explosion": 10.0, "terms": ("contrastive",), "quiet": 1, "state": None},
+    trackers.Tracking: {"names": ("tensorboard",), "run_name": ""},
+    estimate.Layout: {"bucket": 500_000_000, "wire": 4, "apex": False},
+    estimate.Reached: {"stages": (1.0, 1.015, 1.15, 1.56)},
+    estimate.PlannedTokenizer: {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "mask_token_id": 3},
+    engine.start_processes: {"patience": 600},
+    data.load_batch: {"step": 0, "rank": 0, "ranks": 1},
+    reduction.Buckets: {"overlap": True},
+    progress.selection_score: {"from_random": False, "by": None, "random": ()},
+}
+
+
+@pytest.mark.parametrize("function", DEFAULTS, ids=lambda function: function.__qualname__)
+def test_what_is_not_given_is_as_decided(function):
+    parameters = inspect.signature(function).parameters
+    assert {name: parameters[name].default for name in DEFAULTS[function]} == DEFAULTS[function]
+
+
+def test_a_run_begins_with_nothing_done():
+    begun = vars(progress.Progress())
+    numbers = {"step": 0, "tokens": 0, "seconds": 0.0, "best_step": 0, "unimproved": 0, "skipped_steps": 0}
+    assert {name: begun.pop(name) for name in numbers} == numbers
+    assert begun.pop("best_score") is None and begun.pop("best_by") == ""
+    assert all(value in ([], {}) for value in begun.values())
+
+
+def test_what_an_objective_draws_is_of_the_seed_the_step_and_the_purpose():
+    def drawn(seed, step, *purpose):
+        nothing = torch.zeros(0)
+        context = BatchContext(step, 0.0, nothing, None, {}, None, seed)
+        return torch.rand(3, generator=context.generator(*purpose)).tolist()
+
+    number = int(np.random.SeedSequence([5, 2, 0]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    assert (
+        drawn(5, 2)
+        == drawn(5, 2, 0)
+        == torch.rand(3, generator=torch.Generator().manual_seed(number)).tolist()
+    )
+    others = [drawn(5, 2), drawn(5, 2, 1), drawn(5, 3), drawn(6, 2), drawn(2, 5)]
+    assert len(set(map(tuple, others))) == 5
