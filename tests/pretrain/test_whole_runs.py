@@ -23,6 +23,7 @@ from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.export.folder import read_policy
 
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a fork cannot use its parent's GPU")
 BROKEN = f"{Path(__file__).parent / 'step' / 'planted_faults.py'}:Broken"
 FLAGS = {"train__steps": 7, "train__log_every": 2, "evaluate__every": 3, "checkpoint__every": 2}
 FLAGS |= {"checkpoint__keep": 9}
