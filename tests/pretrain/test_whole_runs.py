@@ -420,6 +420,7 @@ def test_a_run_whose_views_are_alike_as_chance_is_warned_or_refused(folder):
 def test_a_run_may_start_at_the_frequencies_and_weigh_by_them(folder, whole):
     flags = {"objective__mlm__initial_bias": "frequencies", "model__token_weights": "sif", "train__steps": 2}
     flags |= {"objective__mlm__later_rates": "{1: 0.4}", "train__warmup_steps": 1, "evaluate__every": 2}
+    flags |= {"train__precision": "auto", "train__micro_batch_tokens": "auto"}
     said = run(folder, "frequencies", **flags, checkpoint__resume="auto").said
     first, other = (
         rows_with(folder / name, "evaluation")[0]["evaluation"] for name in ("frequencies", "run")
@@ -435,8 +436,18 @@ def test_a_run_may_start_at_the_frequencies_and_weigh_by_them(folder, whole):
     (bias,) = [tensor for name, tensor in tensors.items() if tensor.shape == counts.shape]
     counts[load_tokenizer(folder / "data" / "tokenizer").all_special_ids] = 0
     assert np.abs(bias.numpy() - np.log((counts + 1) / (counts + 1).sum())).max() < 0.005, "but for two steps"
-    again = run(folder, "frequencies", **flags | {"train__steps": 3}, checkpoint__resume="auto").said
+    chosen = store.read_state(folder / "frequencies" / "checkpoints" / "step-00000002")["config"]["train"]
+    assert chosen["precision"] in ("fp32", "bf16") and isinstance(chosen["micro_batch_tokens"], int)
+    assert (
+        f"ZeRO 1, {chosen['precision']}\n" in said
+        and f"up to {chosen['micro_batch_tokens']:,} tokens" in said
+    )
+    more = flags | {"train__steps": 3, "objective__mlm__initial_bias": "zero", "train__log_every": 1}
+    again = run(folder, "frequencies", **more, checkpoint__resume="auto").said
     assert "resumed from" in again and "changed    train.steps: 2 until step 2, 3 from now on" in again
+    now = store.read_state(folder / "frequencies" / "checkpoints" / "step-00000003")["config"]
+    assert now["train"] == chosen | {"steps": 3, "log_every": 1}
+    assert now["objective"]["mlm"]["initial_bias"] == "frequencies", "what the run began with"
 
 
 def test_a_table_of_words_costs_no_products_and_a_dead_loss_may_stop_a_run(folder):

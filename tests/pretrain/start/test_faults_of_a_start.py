@@ -168,3 +168,58 @@ def test_a_run_that_lost_patience_before_its_last_step_has_stopped_early(
     assert json.loads((tmp_path / "run" / "report" / "summary.json").read_text())["stopped_early"] == early
     if early:
         assert f"after step 5 of 9: the last {unimproved} evaluations were no better by STS-B dev" in said
+
+
+def test_a_dry_run_counts_the_steps_that_the_whole_batch_would_take():
+    rows = [{"step": 0, "evaluation": {}}, {"step": 1, "loss": {}, "seconds": 3.0, "tokens": 10}]
+    last = {
+        "step": 2,
+        "loss": {},
+        "seconds": 5.0,
+        "tokens": 4010,
+        "memory": {"peak_gb": 9.0, "gpu_peak_gb": 1.25},
+    }
+    assert folder.whole_run([*rows, last], 1000, 1, 700.5) == [
+        "  whole run: 1,000 steps of 2.00 s at the full batch, 2k tokens/s, are 23:21, without evaluations "
+        "and checkpoints",
+        "  GPU memory: 1.2 GB per rank at the peak, 1.2 GB for 1 rank; other machines: clearly plan",
+    ]
+    (alone,) = folder.whole_run([last | {"memory": {}}], 10, 3, 10.0)
+    assert alone.startswith("  whole run: 10 steps of 5.00 s, 802 tokens/s, are 00:50,")
+
+
+def test_a_dry_run_tries_the_whole_step_and_leaves_nothing_out():
+    flags = {
+        "train.batch_warmup_steps": "9",
+        "train.batch_start": "16",
+        "train.global_batch": "32",
+        "data.lanes": "8",
+    }
+    flags |= {
+        "train.faults.skip": "3",
+        "train.faults.jump": "5-7",
+        "objective.start_step": "50",
+        "evaluate.partners": "900",
+    }
+    flags |= {
+        "objective.warmup_steps": "20",
+        "track": "tensorboard,wandb",
+        "checkpoint.resume": "auto",
+        "folder": "a/run",
+    }
+    flags |= {"evaluate.heldout_sequences": "50", "evaluate.partners": "900", "model.dropout": "0.3"}
+    found = folder.dry_run_config(load_config(None, flags))
+    assert found.run_folder == Path("a/run.dry-run") and tuple(found.track) == ("tensorboard",)
+    assert (found.train.batch_warmup_steps, found.train.batch_start, found.train.global_batch) == (
+        0,
+        None,
+        32,
+    )
+    assert (found.train.log_every, found.train.faults.skip, found.train.faults.rollbacks) == (1, 0, 0)
+    assert not found.train.faults.jump and (found.objective.start_step, found.objective.warmup_steps) == (
+        0,
+        0,
+    )
+    assert (found.evaluate.every, found.evaluate.heldout_sequences, found.evaluate.partners) == (2, 50, 200)
+    assert (found.checkpoint.every, found.checkpoint.resume, found.model.dropout) == (2, "never", 0.3)
+    assert "attention_dropout" not in found.model.model_fields_set, "what was not given is not"
