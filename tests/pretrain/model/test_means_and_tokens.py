@@ -8,6 +8,7 @@ from encoder_helpers import make_encoder, make_tokenizer, random_ids
 from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.model import encoder as encoder_module
+from pretrain.model.architectures import FAMILIES, architecture_of, config_from, family_of, set_dropout
 from pretrain.model.encoder import check_tokenizer, load_encoder, own_tokenizer
 from pretrain.model.pooling import PackedStates, check_pooling, pool, segment_mean, sif_weights
 from pretrain.objectives import Objective
@@ -252,3 +253,50 @@ def test_losses_rise_together_and_masked_ones_are_there_from_the_start():
     assert (
         local.pool(24, 3) == 8 and local.is_local and not summed({}, **{"objective.scope": "local"}).is_local
     )
+
+
+NAMES = {  # of the library's own configurations, as its models read them
+    "bert": ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+    "distilbert": ("n_layers", "dim", "n_heads", "hidden_dim"),
+}
+DROPOUTS = {
+    "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    "distilbert": ("dropout", "attention_dropout"),
+    "modernbert": ("mlp_dropout", "attention_dropout"),
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_sizes_are_those_that_the_librarys_model_has(kind):
+    sizes = {"layers": 3, "hidden_size": 24, "heads": 3, "intermediate_size": 40, "max_positions": 19}
+    config = config_from({"type": kind, **sizes, "dropout": 0.3, "attention_dropout": 0.2}, make_tokenizer())
+    names = NAMES.get(kind, NAMES["bert"])
+    assert tuple(getattr(config, name) for name in names) == (3, 24, 3, 40)
+    dropouts = DROPOUTS.get(kind, DROPOUTS["bert"])
+    assert tuple(getattr(config, name) for name in dropouts) == (0.3, 0.2)
+    assert kind != "modernbert" or config.embedding_dropout == 0.3
+    behind = config.pad_token_id + 1 if kind in ("roberta", "xlm-roberta", "camembert") else 0
+    assert config.max_position_embeddings == 19 + behind and config.vocab_size == 65
+    assert architecture_of(config) == {
+        "type": kind,
+        **sizes,
+        "dropout": 0.3,
+        "attention_dropout": 0.2,
+        "initializer_range": config.initializer_range,
+    }
+    ids = {"pad": 0, "bos": 1, "eos": 2} | ({"cls": 1, "sep": 2} if kind == "modernbert" else {})
+    assert {name: getattr(config, f"{name}_token_id") for name in ids} == ids
+    config.classifier_dropout = 0.1
+    set_dropout(config, 0.4, None)
+    assert (
+        tuple(getattr(config, name) for name in dropouts) == (0.4, 0.2) and config.classifier_dropout == 0.4
+    )
+    set_dropout(config, None, 0.0)
+    assert tuple(getattr(config, name) for name in dropouts) == (0.4, 0.0)
+
+
+def test_families_are_those_of_the_documentation():
+    known = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert"}
+    assert set(FAMILIES) == known
+    with pytest.raises(UserError, match="model type 't5' is not supported; choose one of bert"):
+        family_of("t5")

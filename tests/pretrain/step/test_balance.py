@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain.data.lanes import lanes_of_rank
+from pretrain.step import placement
 from pretrain.step.placement import ABOVE, balance, imbalance
 from pretrain.step.plan import initial_owners
 
@@ -93,3 +94,25 @@ def test_it_takes_less_than_50_milliseconds_for_131072_sequences_on_1024_ranks()
         balance(lengths, drawn, 1024)
         times.append(time.process_time() - began)
     assert min(times) < 0.05
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_exchange_is_of_the_pair_that_makes_loads_most_alike(seed):
+    """By trying all pairs, of several pairs of ranks at once, whose longest sequences differ."""
+    draw = np.random.default_rng(seed)
+    pairs, size = int(draw.integers(1, 5)), int(draw.integers(1, 7))
+    lengths = draw.integers(1, [4, 9, 30][seed % 3], (2, pairs, size))
+    sums = lengths.sum(2)
+    heavier = (sums[0] >= sums[1])[:, None]
+    lengths = np.where(heavier, lengths, lengths[::-1])
+    keys = np.sort((lengths << 32) + np.arange(2 * pairs * size).reshape(2, pairs, size), axis=2)
+    found = placement._exchange_one(*keys)
+    for pair in range(pairs):
+        heavy, light = keys[0, pair] >> 32, keys[1, pair] >> 32
+        excess = heavy.sum() - light.sum()
+        left = min(abs(excess - 2 * (long - short)) for long in heavy for short in light)
+        after = (found[0][pair] >> 32).sum() - (found[1][pair] >> 32).sum()
+        assert abs(after) == min(left, excess)
+        both = np.concatenate([found[0][pair], found[1][pair]])
+        assert sorted(both) == sorted(np.concatenate([keys[0, pair], keys[1, pair]]))
+        assert all(np.array_equal(np.sort(part[pair]), part[pair]) for part in found)
