@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -123,6 +124,7 @@ def test_a_whole_run_has_a_row_of_every_second_step_and_of_the_first_and_last(fo
             row["loss"]["mlm"] + row["loss"]["contrastive"],
             rel=1e-6 if row["steps"] == 1 else 1e-3,  # masked language modelling is a mean over masked tokens
         )
+        assert row["contrastive_gradient_share"] == 1 and row["effective_negatives"] == 30
         assert row["skipped_steps"] == 0 and row["ledger"]["since"] == 0 and row["micro_batches"][0] >= 2
     assert rows[7]["eta_seconds"] == 0 < rows[4]["eta_seconds"]
     assert len({row["ledger"]["sequences"] for row in rows.values()}) == 5
@@ -171,6 +173,7 @@ def test_a_whole_run_leaves_what_its_metrics_say(whole):
     assert (progress["step"], progress["tokens"], progress["seconds"]) == (7, last["tokens"], last["seconds"])
     assert progress["rows"] == {"lines": numbers, "link": records_link(path)}
     assert progress["window"]["counts"] == {} and progress_of(path, 3)["window"]["counts"]["views"][1] == 1
+    assert progress["jumped"] == progress["substitutions"] == progress["faults"] == []
     assert progress["ledger"]["sequences"] == last["ledger"]["sequences"] and progress["ledger"]["last"]
     assert len(progress["monitor"]["norms"]) == 7 and progress["best_score"] == -losses[best]
 
@@ -223,6 +226,11 @@ def test_stopped_by_its_file_and_resumed_a_run_is_the_one_that_was_not(folder, w
     )
     assert not (path / "stop").exists() and not (path / "export").exists()
     assert read_policy(path / "best")["step"] == 0 and list(curve(path)) == [0, 1]
+    start = load_file(path / "best" / "model.safetensors")
+    moved = dict(store.read_tensors(path / "checkpoints" / "step-00000001"))
+    names = [(name, f"encoder.lm.{name}") for name in start if f"encoder.lm.{name}" in moved]
+    largest = max(float((moved[there] - start[name]).abs().max()) for name, there in names)
+    assert len(names) > 20 and largest == pytest.approx(5e-4, rel=0.02), "AdamW's first step is of the rate"
     second = run(folder, "parts", checkpoint__resume="auto", train__faults__spike_factor=20)
     assert (
         f"run        {path}, resumed from {path / 'checkpoints' / 'step-00000001'} at step 1\n" in second.said
@@ -320,7 +328,7 @@ def test_patience_ends_a_run_that_does_not_improve_and_the_start_is_its_best(fol
         2,
         2,
     )
-    assert counts["allow_tf32"] == counts["require_different_views"] == 1 and counts["pause"] >= 4
+    assert counts["allow_tf32"] == counts["require_different_views"] == 1 and counts["pause"] == 5
     assert told[-2:] == ["remove_folder", "destroy_groups"]
     summary = json.loads((path / "report" / "summary.json").read_text())
     assert summary["stopped_early"] and (summary["steps"], summary["best_step"]) == (2, 0)
@@ -329,6 +337,12 @@ def test_patience_ends_a_run_that_does_not_improve_and_the_start_is_its_best(fol
     assert (path / "checkpoints" / "step-00000002").is_dir() and read_policy(path / "best")["step"] == 0
     first, last = (load_file(path / name / "model.safetensors") for name in ("best", "export"))
     assert all(torch.allclose(tensor, last[name], rtol=0, atol=1e-20) for name, tensor in first.items())
+    shutil.rmtree(path / "best")
+    again = run(folder, "same", **flags | {"train__patience": 3, "checkpoint__resume": "auto"})
+    assert "stopped early (train.patience), after step 3 of 20" in again.said
+    restored = load_file(path / "best" / "model.safetensors")
+    assert all(torch.equal(tensor, restored[name]) for name, tensor in first.items())
+    assert read_policy(path / "best")["step"] == 0
     assert "after step 2 of 20: the last 2 evaluations were no better" in said and "than step 0's" in said
     assert "the start was the best by held-out MLM loss (nats)" in said and "step 0 (lowest" in said
 
@@ -340,6 +354,8 @@ def test_a_run_goes_back_after_a_fault_and_on_as_one_that_left_its_steps_out(fol
     (back,) = [row["rolled_back"] for row in records(path) if "rolled_back" in row]
     assert (back["from"], back["to"]) == (2, 4) and "the loss is not finite" in back["why"]
     assert Path(back["report"]).read_text().startswith("the loss is not finite (small, total) at step 4")
+    text = Path(back["report"]).read_text()
+    assert re.search(r"\nsequence \d+: +The ", text) and "[CLS]" not in text
     assert "The parameters are those of step-00000002 again, and steps 3 to 4 are left out" in said
     progress = progress_of(path, 7)
     assert [(one["from"], one["to"]) for one in progress["rollbacks"]] == [(2, 4)] and progress[
@@ -363,7 +379,12 @@ def test_a_run_from_a_model_says_what_it_takes_over_and_what_is_new(folder, whol
     init, path = whole.folder / "export", folder / "from"
     flags = OF_THE_START | {"objective__name": "simcse", "objective__simcse__keep_head": "true"}
     flags |= {"model__init": init, "objective__false_negatives__guide": init}
-    flags |= {"objective__matryoshka": "[8,16]", "augment__positive": "del-word", "model__dropout": 0.2}
+    flags |= {
+        "objective__keep_vectors": "float32",
+        "objective__matryoshka": "[8,16]",
+        "augment__positive": "del-word",
+        "model__dropout": 0.2,
+    }
     flags |= {"data__prompts": "{anchor: 'query: '}", "data__prompts_pooled": "false"}
     flags |= {"train__schedule": "wsd", "train__decay_steps": 2, "train__zero": 0}
     flags |= {"train__batch_warmup_steps": 2, "train__batch_start": 8, "model__attention_dropout": 0.05}
@@ -385,6 +406,7 @@ def test_a_run_from_a_model_says_what_it_takes_over_and_what_is_new(folder, whol
         " its head is kept: evaluated and exported vectors are its output\n",
         "batch      16 sequences per step from step 2 on, 8 at the first, up to 256 tokens in one pass\n",
         "ZeRO 0, fp32\n",
+        "vectors    not kept: crop:rate=1:min_rate=0.3,del-span,reorder makes another text of view anchor at",
     ):
         assert line in said, (line, said)
     rows = rows_with(path, "loss")
@@ -410,9 +432,10 @@ def test_a_run_from_a_model_says_what_it_takes_over_and_what_is_new(folder, whol
 
 def test_a_run_whose_views_are_alike_as_chance_is_warned_or_refused(folder):
     flags = {"train__steps": 1, "objective__mlm__copies": 0, "augment__excerpt": "crop:rate=1:min_rate=0.05"}
-    flags |= {"model__dropout": 0.9, "train__warmup_steps": 1}
+    flags |= {"model__dropout": 0.9, "train__warmup_steps": 1, "config": "clear_micro"}
     said = run(folder, "drowned", **flags).said
     assert "WARNING at step 0: this setting will not learn the sentence loss" in said, said
+    assert "no --config given" not in said
     refused = run(folder, "refused", expect=2, train__faults__dead_loss="stop", **flags).said
     assert "this setting will not learn the sentence loss" in refused and "step 1/" not in refused
 
