@@ -339,3 +339,12 @@ def test_the_last_message_says_what_was_not_said(tmp_path, capsys, printed, comp
         word for word in ("all", "safe", "next") if f"{word} of it" in said or f"{word}:" in said
     ] == shown
     assert read_verdict(tmp_path).text.startswith("all of it") and read_verdict(tmp_path).status == 2
+
+
+@pytest.mark.parametrize("phase", ["encode", "x" * 600])
+def test_a_heartbeat_takes_the_room_of_the_one_before(tmp_path, phase):
+    for text in (phase, "data"):
+        heartbeat(3, 1, 4, text, 0.0).write(tmp_path)
+        content = (tmp_path / "rank-3").read_bytes()
+        assert len(content) == 512 and content.endswith(b"\n") and content.count(b"\n") == 1
+    assert read_all(tmp_path)[3].phase == "data"
