@@ -427,7 +427,7 @@ def test_a_run_from_a_model_says_what_it_takes_over_and_what_is_new(folder, whol
     )
     assert f" exports as {path / 'export'}: {kept}its tokenizer\n" in said
     assert "objective  mlm, 1 masking(s) per sequence\n" in said and "frozen" not in said
-    assert "pooling mean, dropout 0.1 (0.1 on attention); from" in said and "warning" not in said
+    assert "pooling mean, dropout 0.1 (0.1 on attention); from" in said and " warning:" not in said
 
 
 def test_a_run_whose_views_are_alike_as_chance_is_warned_or_refused(folder):

@@ -1,6 +1,7 @@
 """The board: what may enter, how records are compared, and one from its text to its check."""
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -124,6 +125,7 @@ def test_code_is_of_a_commit_only_where_nothing_is_changed(tmp_path, monkeypatch
     monkeypatch.setattr(tracks, "ROOT", tmp_path)
     digest, commit = tracks.code_here()
     assert commit == ""  # no repository
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # a user's may sign commits
     words = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.org"]
     for more in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"]):
         subprocess.run([*words, *more], check=True)

@@ -71,9 +71,8 @@ def test_a_prompt_is_left_out_where_a_token_follows_it():
         [1],
         [7, 8, 1, 1],
     ]
-    expected = [[0, 0, 0, 1, 1], [1, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1], [0, 0, 1], [1, 1], [1], [1, 0, 0, 1]]
-    # of the last sequence 8 does not begin with a prompt: its first token is any
-    expected[-1] = [1, 1, 1, 1]
+    expected = [[0, 0, 0, 1, 1], [1, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1], [0, 0, 1], [1, 1], [1], [1, 1, 1, 1]]
+    # a prompt begins at the second token: that of the last sequence, 8, begins none
     ids = torch.tensor([token for one in sequences for token in one])
     lengths = torch.tensor([len(one) for one in sequences])
     found = encoder.pack(ids, lengths).pooled
@@ -230,10 +229,8 @@ def test_a_batch_too_small_for_a_loss_that_counts_is_refused():
     growing = {"train.global_batch": "8", "train.batch_warmup_steps": "4", "train.batch_start": "4"}
     with pytest.raises(UserError, match=r"train\.batch_start=4 is too small"):
         summed({"a": Small()}, **growing)
-    never = {"train.global_batch": "4", "objective.start_step": "9"}
-    assert summed(
-        {"a": Small()}, **never | {"objective.start_step": "9", "train.global_batch": "5"}
-    ).needs_views(9)
+    late = {"train.global_batch": "5", "objective.start_step": "9"}
+    assert summed({"a": Small()}, **late).needs_views(9)
 
 
 def test_losses_rise_together_and_masked_ones_are_there_from_the_start():

@@ -19,6 +19,19 @@ from pretrain.watch.deadline import Watchdog, record_collectives
 from pretrain.watch.ending import CLAIM, END, FOLDER, Ending, RunEnded, begin_folder, read_verdict
 from pretrain.watch.heartbeat import heartbeat, read_all, start_of, state_of, who_is_behind
 
+WAITS = [sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()"]
+
+
+def waiting(words: list[str] = WAITS) -> tuple[subprocess.Popen, int]:
+    """Start a process that waits for its input, or has a child that does; return it and who waits.
+
+    A process that starts may wait for the disk, which heartbeats would say of it.
+    """
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pid = int(process.stdout.readline())
+    wait_for(lambda: state_of(pid) == "S", [])
+    return process, pid
+
 
 @pytest.fixture
 def alone(monkeypatch):
@@ -93,13 +106,15 @@ def test_a_run_beats_from_its_beginning_to_its_end(tmp_path, alone):
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "rank-7").touch()
     with Watchdog(tmp_path, 10.0) as watchdog:
-        watchdog.begin(5)
         watchdog.between = 0.01
+        watchdog.begin(5)
         wait_for(lambda: read_all(tmp_path / FOLDER), [])
         beat = read_all(tmp_path / FOLDER)[0]
         assert (beat.rank, beat.step, beat.phase, beat.pid) == (0, 5, "start", os.getpid())
-        assert not (tmp_path / FOLDER / "rank-7").exists() and beat.beat == 0
+        assert not (tmp_path / FOLDER / "rank-7").exists()
+        wait_for(lambda: read_all(tmp_path / FOLDER)[0].beat > beat.beat, [])
         assert watchdog._ending.start_step == 5
+        watchdog.between = 60.0  # the exit waits up to twice as long for the thread
     assert not watchdog._beats.is_alive() and not watchdog._fired.is_set()
 
 
@@ -146,9 +161,7 @@ def test_who_comes_second_takes_the_status_of_who_spoke(tmp_path, alone, capsys)
 
 
 def test_silent_ranks_of_this_machine_are_ended_and_named(tmp_path, alone, capsys):
-    silent, beating = (
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)
-    )
+    (silent, _), (beating, _) = waiting(), waiting()
     watchdog = begun(tmp_path, ranks=3)
     own = heartbeat(0, 1, 4, "encode", 0.0)
     of = {
@@ -159,16 +172,17 @@ def test_silent_ranks_of_this_machine_are_ended_and_named(tmp_path, alone, capsy
     watchdog._ending.look_twice = lambda: looks
     watchdog._report()
     assert silent.wait(10) == -9 and beating.poll() is None
-    beating.stdin.close()
-    assert beating.wait(10) is not None
+    beating.communicate()
     said = capsys.readouterr().err
     assert f"rank 1 ({own.host}, process {silent.pid}) gives no sign of life after step 4, in encode" in said
     assert "On rank 0 nothing has moved" in said
 
 
-@pytest.mark.parametrize("report, status", [(lambda: 9, 9), (lambda: time.sleep(60), EXIT_REQUEUE)])
-def test_the_process_ends_whatever_the_report_does(tmp_path, alone, monkeypatch, report, status):
-    monkeypatch.setattr(deadline, "REPORT", 0.2)
+@pytest.mark.parametrize(
+    "report, patience, status", [(lambda: 9, 300.0, 9), (lambda: time.sleep(600), 0.2, EXIT_REQUEUE)]
+)
+def test_the_process_ends_whatever_the_report_does(tmp_path, alone, monkeypatch, report, patience, status):
+    monkeypatch.setattr(deadline, "REPORT", patience)
     out = tmp_path / "said"
 
     def hang():
@@ -207,27 +221,20 @@ def test_the_flight_recorder_is_on_unless_the_user_has_set_it(tmp_path, monkeypa
 
 
 def test_a_rank_that_was_killed_or_stopped_is_said_to_be(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    child, _ = waiting()
     beat = replace(heartbeat(0, 1, 4, "encode", 0.0), pid=child.pid, started=start_of(child.pid))
     look = {0: beat}
-    wait_for(lambda: state_of(child.pid) == "S", [])
     assert "gives no sign of life after step 4, in encode" in who_is_behind(look, look, 1)
     os.kill(child.pid, 19)
     wait_for(lambda: state_of(child.pid) == "T", [])
     assert "is stopped by a signal after step 4, in encode" in who_is_behind(look, look, 1)
     child.kill()
-    child.wait()
+    child.communicate()
     assert "has ended without a word after step 4, in encode: it was killed" in who_is_behind(look, look, 1)
 
 
 def test_of_a_rank_that_waits_for_data_the_workers_are_looked_at():
-    code = (
-        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'input()'])\n"
-        "print(child.pid, flush=True); child.wait()"
-    )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    rank = subprocess.Popen([sys.executable, "-c", code], **pipes)
-    worker = int(rank.stdout.readline())
+    rank, worker = waiting([sys.executable, "-c", f"import subprocess; subprocess.run({WAITS})"])
     beat = replace(heartbeat(0, 1, 4, "data", 0.0), pid=rank.pid, started=start_of(rank.pid))
 
     def said(phase):
