@@ -14,7 +14,7 @@ from pretrain.common.errors import UserError
 
 @pytest.fixture
 def asked(monkeypatch, tmp_path):
-    """The commands that are asked for: (module, words, recipe), of a session in an own folder."""
+    """Record the commands that a session in a folder of its own starts: (module, words, recipe)."""
     calls = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(ALLOWED, "")
@@ -148,7 +148,7 @@ def test_sources_are_one_or_several(asked, sources, expected):
 
 
 def trains(folder, steps):
-    """What leaves a run of so many steps."""
+    """Return an action that leaves the folder of a run of this many steps."""
 
     def does(words):
         folder.mkdir(parents=True, exist_ok=True)

@@ -272,7 +272,7 @@ def test_a_dry_run_is_two_steps_in_a_folder_of_its_own(folder):
 
 
 def tell() -> None:
-    """Let what watches a run, and what sets the machine for it, print when it is told something."""
+    """Print each call of what watches a run and of what prepares the machine for it."""
     from pretrain import run as module
 
     owners = {

@@ -20,12 +20,12 @@ from pretrain.prepare.run import prepare
 from pretrain.start import summary
 
 PEAK = 1e9
-"""FLOP/s of a device that runs here believe to have measured."""
+"""FLOP/s that runs take for measured."""
 
 
 @dataclass
 class Done:
-    """What is left of a command: its folder, its status, and what it printed."""
+    """A command that has ended: its folder, its exit status and its output."""
 
     folder: Path
     code: int
@@ -33,14 +33,14 @@ class Done:
 
 
 def _import_all() -> None:
-    """Do once what each run would do anew."""
+    """Import once, in the parent, what every run needs."""
     for name in _IMPORTS:
         import_module(name)
     get_checkpoint_conversion_mapping("bert")
 
 
 def _in_fork(folder: Path, action) -> Done:
-    """Run an action in a child that prints into a file; a mistake of a user is status 2."""
+    """Run an action in a forked child with its output in a file; a UserError is exit status 2."""
     _import_all()
     log = folder.with_name(f"{folder.name}.log")
 

@@ -19,7 +19,7 @@ from pretrain.checkpoint.store import CheckpointError, Problem, locate, quaranti
 
 
 def with_state(**state) -> tuple[nn.Parameter, EngineState]:
-    """A parameter of four numbers whose optimizer keeps this of it."""
+    """Return a parameter of four numbers, and the view of an optimizer that has this state of it."""
     parameter = nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     optimizer.state[parameter] |= state

@@ -232,7 +232,7 @@ def test_scores_are_four_figures_of_three_evaluations(tmp_path):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
-    """A sound record."""
+    """Make a record that passes every check."""
     monkeypatch.setitem(TRACKS, "tiny", Track(10.0))
     monkeypatch.setattr(checking, "code_here", lambda: ("c0de", ""))
     (tmp_path / "record").mkdir()

@@ -139,7 +139,7 @@ def test_pairs_are_of_paragraphs_all_of_whose_sentences_are_held_out(
 
 
 def test_ranks_five_and_ten_are_the_last_that_count():
-    """Queries along one axis; of answer n so many other answers are nearer."""
+    """All queries lie along one axis, and n other answers are nearer to it than answer n."""
     answers, queries = np.array([[1.0, 0.1 * n] for n in range(12)]), np.tile([[1.0, 0.0]], (12, 1))
     alone = measure(queries[:1], answers[:1])
     assert (alone.recall, alone.ndcg, alone.cosine) == (1.0, 1.0, 0.0)
@@ -187,7 +187,7 @@ def test_the_page_is_written_where_it_is_asked_for(tmp_path, monkeypatch, capsys
 
 
 def test_the_page_has_all_of_its_parts(config, tokenizer, tmp_path, monkeypatch):
-    """Of a run that is made up: the parts that need a model are stand-ins."""
+    """The run is made up: stand-ins replace the parts that need a model."""
     given = {}
     monkeypatch.setattr(page, "load_config", lambda path, overrides: config)
     monkeypatch.setattr(page, "models_of", lambda *_: {"before training": 1, "after training": 2})

@@ -30,7 +30,7 @@ from pretrain.common.run_folder import export_of, guard, moved, require_folder
 
 @pytest.fixture
 def ended(monkeypatch, capsys):
-    """Run a function as a command: its status, and what was said."""
+    """Run a function as a command; return its exit status, output and error output."""
 
     def run(action, *words, **options):
         def function(text: str = "", *, number: Count = 1) -> object:

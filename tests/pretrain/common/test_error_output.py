@@ -23,7 +23,7 @@ from pretrain.common.errors import UserError
 
 @pytest.fixture
 def as_rank(monkeypatch):
-    """Be a rank of so many; same_command: that rank 0 has started; met: in a process group."""
+    """Act as one of several ranks. same_command: rank 0 started it; met: it is in a process group."""
 
     def be(rank: int, ranks: int, same_command: bool, met: bool) -> None:
         monkeypatch.setenv("RANK", str(rank))

@@ -37,7 +37,7 @@ SALTS = (bk.HELDOUT_SALT, bk.WEIGHT_SALT, bk.SAMPLE_SALT, bk.SEQUENCE_SALT, bk.O
 
 
 def mixed_by_hand(key: int, salt: int) -> int:
-    """SplitMix64's finalizer over the key and the salt's constant."""
+    """Apply SplitMix64's finalizer to the key plus the constant of the salt."""
     word = (key + salt * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) % 2**64

@@ -87,7 +87,7 @@ def evaluation(random=(), **tasks):
 
 
 def finished(place: Path, *scores: dict | None, **flags):
-    """A run folder with evaluations at steps 0, 1 ... and a configuration; None: a row without one."""
+    """Make a run folder with evaluations at steps 0, 1 ...; None: a row without one. Return its config."""
     (place / "export").mkdir(parents=True)
     (place / "export" / "model.safetensors").write_bytes(b"weights")
     rows = [{"step": step} | ({} if one is None else {"evaluation": one}) for step, one in enumerate(scores)]

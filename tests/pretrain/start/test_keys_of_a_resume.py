@@ -42,7 +42,7 @@ OF_OTHERS = tuple(f"objective.{name}." for name in (*OF_OTHERS, "distill", "scor
 
 
 def another(value, key):
-    """A value of the same kind."""
+    """Return another value of the same type."""
     if key in (known := {"mask": 0.5, "random": 0.2, "initial_bias": "frequencies"}):
         return known[key]
     if isinstance(value, bool):
@@ -64,7 +64,7 @@ KEYS = [
 
 
 def changed(key, tree=TREE):
-    """The tree of a checkpoint in which one key has another value."""
+    """Return the configuration of a checkpoint in which one key has another value."""
     before = copy.deepcopy(tree)
     *sections, name = key.split(".")
     section = before

@@ -176,7 +176,7 @@ def prepared(folder: Path, **held) -> Path:
 
 @pytest.fixture
 def preparation(monkeypatch):
-    """What preparations are asked for, none of which is done."""
+    """Record the preparations that are requested, and do none."""
     asked = SimpleNamespace(made=[], cached=[], copied=[])
     monkeypatch.setattr(data, "find_or_prepare", lambda *given: asked.made.append(given))
     monkeypatch.setattr(data.cached_views, "make", lambda *given: asked.cached.append(given))

@@ -31,7 +31,7 @@ class Clock:
 
 @pytest.fixture
 def device(monkeypatch):
-    """A device whose events come when it is told so: the time of each is when it was recorded."""
+    """Stand in for a GPU: an event is complete once `come` has reached the time at which it was recorded."""
     state = SimpleNamespace(now=0.0, come=math.inf, made=[])
 
     class Event:

@@ -12,7 +12,7 @@ CHANCE = math.log(100)
 
 
 def first_alarm(metrics, losses=None, rows=40, risen=True, every=1):
-    """The row (from 1) of the only alarm that rows like these raise, and its text; (0, ""): none."""
+    """Return the row (from 1) and the text of the only alarm that rows like these raise; (0, ""): none."""
     monitor, found = Monitor(), []
     for row in range(1, rows + 1):
         found += [

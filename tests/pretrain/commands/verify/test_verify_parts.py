@@ -17,7 +17,7 @@ SUMS = [(step, step + 1, -step, 7) for step in range(10)]
 
 
 def ledgers(since: int = 0, wrong: int | None = None, kind: str = "views") -> dict[int, dict]:
-    """Step -> the ledger of a run whose step `wrong`, from 0, had other sequences or views."""
+    """Return step -> ledger of a run whose step `wrong`, from 0, had other sequences or views."""
     found, ledger = {}, begin_ledger(since)
     for step in range(since, 10):
         sums = list(SUMS[step])
@@ -186,7 +186,7 @@ def test_lines_without_a_link_and_places_that_moved_are_named():
 
 @pytest.fixture
 def whole(tmp_path, monkeypatch):
-    """A run with a checkpoint and an export, of which single things can be changed; its faults."""
+    """Make a run with a checkpoint and an export, of which a test may change single parts."""
     config = load_config(None, {"folder": "r"}).model_dump(mode="json")
     (tmp_path / "config.yaml").write_text(as_yaml(config))
     lines, places = b"", [NO_LINES]
