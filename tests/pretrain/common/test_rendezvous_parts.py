@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
+from run_helpers import free_port
 
 from pretrain.common import ranks, rendezvous
 from pretrain.common.errors import UserError
-from pretrain.common.processes import free_port
 
 
 def test_a_rank_waits_for_all_and_names_those_that_are_missing():
