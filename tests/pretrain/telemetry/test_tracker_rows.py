@@ -109,7 +109,7 @@ def test_trackers_are_fed_the_file_and_then_the_rows_and_a_failed_one_is_left_ou
     assert list(made) == ["open", ""]
     with metrics.open("a") as file:
         file.write(to_line(row(9, lr=9.0)))
-    made["open"].join(5)
+    made["open"].join(60)
     several.write(row(3, lr=1.5))
     (warning,) = said
     assert warning.startswith("WARNING: tracker bad: no route to host. The run goes on without it")

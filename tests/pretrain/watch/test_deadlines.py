@@ -171,7 +171,7 @@ def test_silent_ranks_of_this_machine_are_ended_and_named(tmp_path, alone, capsy
     looks = [{0: own, **of}, {0: own, 1: of[1], 2: replace(of[2], beat=2)}]
     watchdog._ending.look_twice = lambda: looks
     watchdog._report()
-    assert silent.wait(10) == -9 and beating.poll() is None
+    assert silent.wait(60) == -9 and beating.poll() is None
     beating.communicate()
     said = capsys.readouterr().err
     assert f"rank 1 ({own.host}, process {silent.pid}) gives no sign of life after step 4, in encode" in said
