@@ -50,8 +50,8 @@ def test_only_what_did_not_come_to_its_end_is_an_error(end, tmp_path, monkeypatc
 def test_an_interrupt_reaches_the_process_that_is_streamed(tmp_path, monkeypatch):
     """All of its group; what it says at its end is printed, and then the interrupt is raised."""
     (tmp_path / "ending.py").write_text(
-        "import time\ntry:\n    print('ready')\n    time.sleep(60)\n"
-        "except KeyboardInterrupt:\n    print('stopped')\n"
+        "import time\ntry:\n    print('ready')\n    for _ in range(6000):\n        time.sleep(0.01)\n"
+        "except KeyboardInterrupt:\n    print('stopped')\n"  # a long sleep misses a signal just before it
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     said = []
