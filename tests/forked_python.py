@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_IMPORTS = (
+IMPORTS = (
     "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.runtime.engine",
     "deepspeed.runtime.zero.muon.muon_optimizer",  # DeepSpeed's choice of optimizers imports torch's compiler
@@ -134,7 +134,7 @@ def _server() -> socket.socket:
 def _serve(server: socket.socket) -> list[str] | None:
     """Import, then fork for each task; return a task's words in its fork, and None here at the end."""
     importlib.import_module(_SETS_VARIABLES).choose_accelerator()
-    for name in _IMPORTS:
+    for name in IMPORTS:
         importlib.import_module(name)
     _warm_up()
     gc.collect()

@@ -300,10 +300,11 @@ def tell() -> None:
             told(owner, name)
 
 
-def test_patience_ends_a_run_that_does_not_improve_and_the_start_is_its_best(folder, whole):
-    flags = {"train__lr": 1e-30, "train__patience": 2, "train__steps": 20, "evaluate__every": 1}
-    path, said = folder / "same", run(folder, "same", before=tell, **flags).said
-    told = re.findall("TOLD (.*)", said)
+UNIMPROVED = {"train__lr": 1e-30, "train__patience": 2, "train__steps": 20, "evaluate__every": 1}
+
+
+def test_what_watches_a_run_is_called_in_its_order(folder):
+    told = re.findall("TOLD (.*)", run(folder, "watched", before=tell, **UNIMPROVED).said)
     first = told.index("begin 0")
     needed = ["check_sources", "check_requested", "require_sts", "require_trackers", "record_collectives"]
     assert set(told[:first]) >= {
@@ -330,6 +331,10 @@ def test_patience_ends_a_run_that_does_not_improve_and_the_start_is_its_best(fol
     )
     assert counts["allow_tf32"] == counts["require_different_views"] == 1 and counts["pause"] == 5
     assert told[-2:] == ["remove_folder", "destroy_groups"]
+
+
+def test_patience_ends_a_run_that_does_not_improve_and_the_start_is_its_best(folder, whole):
+    path, said = folder / "same", run(folder, "same", **UNIMPROVED).said
     summary = json.loads((path / "report" / "summary.json").read_text())
     assert summary["stopped_early"] and (summary["steps"], summary["best_step"]) == (2, 0)
     assert summary["best"] == summary["start"] == rows_with(path, "evaluation")[0]["evaluation"]
@@ -338,7 +343,7 @@ def test_patience_ends_a_run_that_does_not_improve_and_the_start_is_its_best(fol
     first, last = (load_file(path / name / "model.safetensors") for name in ("best", "export"))
     assert all(torch.allclose(tensor, last[name], rtol=0, atol=1e-20) for name, tensor in first.items())
     shutil.rmtree(path / "best")
-    again = run(folder, "same", **flags | {"train__patience": 3, "checkpoint__resume": "auto"})
+    again = run(folder, "same", **UNIMPROVED | {"train__patience": 3, "checkpoint__resume": "auto"})
     assert "stopped early (train.patience), after step 3 of 20" in again.said
     restored = load_file(path / "best" / "model.safetensors")
     assert all(torch.equal(tensor, restored[name]) for name, tensor in first.items())

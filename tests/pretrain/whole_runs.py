@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from forked_python import _IMPORTS
+from forked_python import IMPORTS
 from run_helpers import TINY, fork, status_of
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
@@ -34,7 +34,7 @@ class Done:
 
 def _import_all() -> None:
     """Import once, in the parent, what every run needs."""
-    for name in _IMPORTS:
+    for name in IMPORTS:
         import_module(name)
     get_checkpoint_conversion_mapping("bert")
 
