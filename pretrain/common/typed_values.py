@@ -31,32 +31,45 @@ _EPOCHS = "a run prints at its start how many epochs they are"
 _OTHERS = (
     ("train.global_batch", "batch_size train_batch_size per_device_train_batch_size", _STEP_SIZE),
     ("train.micro_batch_tokens", "gradient_accumulation_steps", "micro-batches are cut by tokens"),
+    ("", "per_device_eval_batch_size eval_batch_size", ""),
     ("train.steps", "epochs num_epochs num_train_epochs", _EPOCHS),
-    ("train.steps", "max_steps", ""),
+    ("train.steps", "max_steps total_steps max_train_steps", ""),
     ("train.seed", "seeds", "for several: clearly sweep --config RECIPE --seed-list 1,2"),
     ("train.lr", "learning_rate", ""),
     ("train.schedule", "lr_scheduler_type", ""),
-    ("train.warmup_steps", "warmup_ratio", ""),
-    ("train.betas", "adam_beta1 adam_beta2", ""),
-    ("train.clip", "max_grad_norm", ""),
-    ("train.precision", "fp16 bf16 dtype torch_dtype", ""),
+    ("train.warmup_steps", "warmup warmup_ratio warmup_proportion", "a number of steps"),
+    ("train.optimizer", "optim", ""),
+    ("train.betas", "adam_beta1 adam_beta2", "both, as 0.9,0.98"),
+    ("train.eps", "adam_epsilon", ""),
+    ("train.clip", "max_grad_norm gradient_clipping", ""),
+    ("train.precision precision", "fp16 bf16 dtype torch_dtype", "fp32, bf16 ..."),
+    ("train.activation_checkpointing", "gradient_checkpointing", ""),
+    ("train.patience", "early_stopping_patience", ""),
     ("train.log_every", "logging_steps", ""),
     ("checkpoint.every", "save_steps", ""),
-    ("evaluate.every", "eval_steps", ""),
+    ("checkpoint.keep", "save_total_limit", ""),
+    ("evaluate.every", "eval_steps evaluation_steps", ""),
+    ("evaluate.best_by", "metric_for_best_model", ""),
     ("objective.mlm.rate", "mlm_probability mask_ratio", ""),
-    ("objective.contrastive.temperature", "temp temperature tau", "each objective has its own"),
+    ("objective.contrastive.temperature", "temp temperature", "each objective has its own"),
     ("model.layers", "num_hidden_layers num_layers", ""),
     ("model.heads", "num_attention_heads num_heads", ""),
-    ("model.attention", "attn_implementation", ""),
+    ("model.dropout", "hidden_dropout_prob", ""),
+    ("model.attention_dropout", "attention_probs_dropout_prob", ""),
+    ("model.max_positions", "max_position_embeddings", ""),
     ("model.pooling pooling", "pooler_type pooling_mode", ""),
+    ("data.prepare.max_length max_length", "max_seq_length max_seq_len", ""),
+    ("data.prepare.tokenizer tokenizer", "tokenizer_name tokenizer_name_or_path", ""),
     ("data.prepare.vocabulary vocabulary", "vocab_size", ""),
     ("data.workers workers", "num_workers dataloader_num_workers num_proc", ""),
     ("eval_data", "data", "the folder of the benchmarks; --data is prepared data"),
     ("eval_data", "sts", "the folder of the benchmarks"),
-    ("init", "model_name_or_path base_model", ""),
+    ("init model.init", "model_name_or_path base_model", ""),
     ("run", "folder", "the run folder"),
-    ("run out", "output_dir save_dir", ""),
-    ("resume", "resume_from_checkpoint", ""),
+    ("out run folder", "output_dir save_dir output_path", ""),
+    ("name", "run_name", ""),
+    ("track", "report_to", ""),
+    ("resume checkpoint.resume", "resume_from_checkpoint", ""),
 )
 OTHER_NAMES = {other: (ours, remark) for ours, others, remark in _OTHERS for other in others.split()}
 """What other programs, or earlier versions of this one, call a flag or key: its names here, and a remark."""
@@ -210,6 +223,8 @@ def nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
     if last in _OTHER_TEXT_NAMES:
         ours = ((name, "") for name in TEXT_NAMES if name in names and name != last)
         other, remark = next(ours, (other, remark))
+    if "." in key and (ends := [name for name in names if name.endswith(f".{key}")]):  # simcse.temperature
+        return f"; did you mean {prefix}{ends[0]}?"
     if other := next((name for name in other.split() if name in names), ""):
         return f"; its name here is {prefix}{other}" + (f" ({remark})" if remark else "")
     of_last: dict[str, list[str]] = {}  # a name may stand in a wrong section, or without one

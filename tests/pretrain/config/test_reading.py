@@ -11,7 +11,8 @@ from pretrain.common.typed_values import (
     parse_yaml,
     value_text,
 )
-from pretrain.config.recipe import as_yaml, load_config
+from pretrain.config.data import DataConfig
+from pretrain.config.recipe import as_yaml, flags, load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import leaves, merged, read_yaml, type_at
 
@@ -79,6 +80,28 @@ def test_what_other_programs_call_a_flag_is_said_with_its_name_here(name):
     said = nearest(f"train.{name}", ["train.x", ours], "--")
     assert said == f"; its name here is --{ours}" + (f" ({remark})" if remark else "")
     assert nearest(name, ["train.x"]) == ""
+
+
+def test_every_other_name_stands_for_a_key_or_flag():
+    known = {name for name, *_ in flags()} | DataConfig.model_fields.keys() | {"out", "pooling", "precision", "workers"}
+    for other, (ours, _) in OTHER_NAMES.items():
+        assert set(ours.split()) <= known, other
+
+
+def test_a_name_with_its_section_is_that_of_the_section():
+    names = [name for name, *_ in flags()]
+    assert nearest("simcse.temperature", names, "--") == "; did you mean --objective.simcse.temperature?"
+    assert "objective.contrastive.temperature (" in nearest("temperature", names)
+
+
+def test_a_flag_for_results_stands_before_the_run_that_a_command_reads():
+    assert nearest("output_dir", ["run", "out"]) == "; its name here is out"
+    assert nearest("output_dir", ["run", "folder"]) == "; its name here is run"
+
+
+def test_the_batch_of_evaluations_is_not_taken_for_that_of_training():
+    names = [name for name, *_ in flags()]
+    assert nearest("per_device_eval_batch_size", names) == nearest("eval_batch_size", names) == ""
 
 
 def test_names_of_earlier_versions_and_of_texts_are_known():
