@@ -332,14 +332,14 @@ def sentences_on_record(source: str) -> dict[str, ParsedSentence]:
 def tables() -> dict[str, str]:
     """Return a digest of every constant that the rules go by -> its name.
 
-    Of its content alone: a table may have another name, or lie in another module.
+    Of its content alone: a table may have another name, or lie in another module. No switches, as TYPE_CHECKING.
     """
     found: dict[str, str] = {}
     for folder in ("neural", "rules", "sda", "text", "tokens"):
         for file in sorted((Path(augment.__file__).parent / folder).glob("[a-z]*.py")):
             module = importlib.import_module(f"augment.{folder}.{file.stem}")
             for name, value in vars(module).items():
-                if name.isupper() and (text := _canonical(value)):
+                if name.isupper() and not isinstance(value, bool) and (text := _canonical(value)):
                     found.setdefault(blake2b(text.encode(), digest_size=4).hexdigest(), f"{file.stem}.{name}")
     return found
 
