@@ -139,4 +139,4 @@ def test_a_command_says_how_long_it_took(tmp_path, capsys):
     assert run_and_write(open_model(embed), str(tmp_path), evaluate, lambda one: one.notes.append("end")) == 0
     (path,) = tmp_path.glob("*.json")
     found = read(path)
-    assert 0.02 <= found.seconds < 5 and found.notes == ["end"] and str(path) in capsys.readouterr().out
+    assert 0.02 <= found.seconds < 60 and found.notes == ["end"] and str(path) in capsys.readouterr().out

@@ -110,7 +110,6 @@ def test_every_kind_of_unit_gets_the_flags_that_its_command_has(models, data, tm
 def test_what_is_done_is_not_done_again_unless_it_is_asked_for(models, data, tmp_path, stand, capsys):
     flags = {"eval_data": data, "out": tmp_path / "out", "vectors": tmp_path / "kept", "vectors_gb": 3}
     stand.source = resolve(models["run"]).identity
-    started = time.monotonic()
     assert call(main, models["run"], **flags) == 0
     assert stand.deadline == math.inf and stand.jobs == 1 and stand.logs == tmp_path / "out" / "eval"
     assert stand.environment["CLEAR_VECTORS"] == str(tmp_path / "kept")
@@ -134,6 +133,7 @@ def test_what_is_done_is_not_done_again_unless_it_is_asked_for(models, data, tmp
     said = capsys.readouterr().out
     assert said.count("done before: ") == 2 and "[1/" not in said and "what still runs" not in said
     assert "SNIPS-5" in said  # the figures are shown again
+    started = time.monotonic()
     assert call(main, models["run"], again=True, budget="90s", jobs=2, **flags) == 0
     assert len(stand.words) == 2 and 80 < stand.deadline - started < 150 and stand.jobs == 2
     assert "what still runs after 90s is ended, within 20 s" in capsys.readouterr().out
@@ -200,13 +200,21 @@ def test_how_a_process_ends(tmp_path, monkeypatch, code, left, request_, returne
 def test_the_last_line_of_what_runs_is_printed_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(running, "_LOOK_SECONDS", 0.02)
     monkeypatch.setattr(running, "SECONDS_BETWEEN_LINES", 0.0)
-    code = "import time; print('halfway'); time.sleep(0.3)"
-    stop = SimpleNamespace(requested=lambda: NONE)
+    code = f"import os, time; print('halfway')\nwhile not os.path.exists('{tmp_path}/end'): time.sleep(0.02)"
+    printed = []
+
+    def requested():
+        """Let the process end once its line was printed, and looked at ten times more."""
+        printed.append(capsys.readouterr().out)
+        if "halfway" in "".join(printed[:-10]):
+            (tmp_path / "end").touch()
+        return NONE
+
     running._run(
         EvaluationJob("test", ("a",)), ["timeit", "-n1", "-r1", code], tmp_path / "log", dict(os.environ),
-        time.monotonic() + 60, stop,
+        time.monotonic() + 60, SimpleNamespace(requested=requested),
     )  # fmt: skip
-    assert capsys.readouterr().out.count("  test a: halfway\n") == 1
+    assert "".join([*printed, capsys.readouterr().out]).count("  test a: halfway\n") == 1
 
 
 def test_a_name_is_resolved_once(models, tmp_path, monkeypatch):
