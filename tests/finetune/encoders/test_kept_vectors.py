@@ -298,10 +298,11 @@ def test_other_versions_and_devices_have_folders_of_their_own(tmp_path, monkeypa
     (tmp_path / "model").mkdir()
     source = ModelSource("m", str(tmp_path / "model"))
     folders = {KeptVectors.of(source, tmp_path, "fp32", None).folder("cls")}
+    other_device = not torch.cuda.is_available()
     for name, value in (
         ("torch.__version__", "0"),
         ("transformers.__version__", "0"),
-        ("torch.cuda.is_available", lambda: True),
+        ("torch.cuda.is_available", lambda: other_device),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(name, value)
