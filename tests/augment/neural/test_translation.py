@@ -145,9 +145,8 @@ def test_back_translation_is_two_models_one_after_the_other(there, back, count, 
         pivots = beams_of(there, sentence.text, longest) if sentence.text else []
         found = beams_of(back, pivots[0], longest) if pivots else []
         assert result == (found[0] if found else None)
-    assert (
-        results[sentences.index(SENTENCES[3])] is None and sum(result is not None for result in results) >= 2
-    )
+    assert results[sentences.index(SENTENCES[3])] is None
+    assert sum(result is not None for result in results) >= count - 2
     assert results == [
         one(back_translation, s, own, there, back, max_length=longest) for s, own in zip(sentences, many)
     ]
