@@ -332,7 +332,8 @@ def sentences_on_record(source: str) -> dict[str, ParsedSentence]:
 def tables() -> dict[str, str]:
     """Return a digest of every constant that the rules go by -> its name.
 
-    Of its content alone: a table may have another name, or lie in another module. No switches, as TYPE_CHECKING.
+    Of its content alone: a table may have another name, or lie in another module. Switches, as TYPE_CHECKING,
+    are none.
     """
     found: dict[str, str] = {}
     for folder in ("neural", "rules", "sda", "text", "tokens"):
