@@ -29,13 +29,13 @@ _MOST = 3000  # characters of a message about a recipe
 _STEP_SIZE = "sequences per step, over all ranks"
 _EPOCHS = "a run prints at its start how many epochs they are"
 _OTHERS = (
-    ("train.global_batch", "batch_size train_batch_size per_device_train_batch_size", _STEP_SIZE),
+    ("train.global_batch batch_size", "batch_size train_batch_size per_device_train_batch_size", _STEP_SIZE),
     ("train.micro_batch_tokens", "gradient_accumulation_steps", "micro-batches are cut by tokens"),
     ("", "per_device_eval_batch_size eval_batch_size", ""),
     ("train.steps", "epochs num_epochs num_train_epochs", _EPOCHS),
     ("train.steps", "max_steps total_steps max_train_steps", ""),
     ("train.seed", "seeds", "for several: clearly sweep --config RECIPE --seed-list 1,2"),
-    ("train.lr", "learning_rate", ""),
+    ("train.lr lr", "learning_rate", ""),
     ("train.schedule", "lr_scheduler_type", ""),
     ("train.warmup_steps", "warmup warmup_ratio warmup_proportion", "a number of steps"),
     ("train.optimizer", "optim", ""),

@@ -77,13 +77,15 @@ def test_a_line_separator_comes_back_from_yaml(tmp_path):
 )
 def test_what_other_programs_call_a_flag_is_said_with_its_name_here(name):
     ours, remark = OTHER_NAMES[name]
-    said = nearest(f"train.{name}", ["train.x", ours], "--")
-    assert said == f"; its name here is --{ours}" + (f" ({remark})" if remark else "")
+    for one in ours.split():
+        said = nearest(f"train.{name}", ["train.x", one], "--")
+        assert said == f"; its name here is --{one}" + (f" ({remark})" if remark else "")
     assert nearest(name, ["train.x"]) == ""
 
 
 def test_every_other_name_stands_for_a_key_or_flag():
-    known = {name for name, *_ in flags()} | DataConfig.model_fields.keys() | {"out", "pooling", "precision", "workers"}
+    known = {name for name, *_ in flags()} | DataConfig.model_fields.keys() | {"batch_size", "lr"}
+    known |= {"out", "pooling", "precision", "workers"}
     for other, (ours, _) in OTHER_NAMES.items():
         assert set(ours.split()) <= known, other
 
