@@ -302,8 +302,7 @@ def test_pairs_of_documents_are_counted(tmp_path):
     assert Counter(SentenceCounts.read(work).root) == Counter(wanted)
 
 
-def test_the_short_help_of_the_command_has_what_matters_first():
-    names = ("out", "source", "config", "unit", "pairs", "max_length", "vocabulary", "annotate", "workers")
-    assert names == command.FIRST
-    flags = [flag.name for flag in command.data_flags()]
-    assert "source" in flags and "sources" not in flags and set(names[1:2] + names[3:8]) <= set(flags)
+def test_the_short_help_of_the_command_has_flags_that_it_takes():
+    flags = {flag.name for flag in command.data_flags()}
+    assert "source" in flags and "sources" not in flags
+    assert set(command.FIRST) <= flags | {"out", "config", "workers"}
