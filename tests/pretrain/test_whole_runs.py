@@ -14,7 +14,8 @@ import torch
 from run_helpers import curve, records, reproducible_records, write_corpus
 from safetensors.torch import load_file
 from scipy import stats
-from whole_runs import PEAK, prepared, train
+from whole_run_worker import PEAK
+from whole_runs import prepared, train
 
 from finetune.encoders.models import open_model
 from pretrain.checkpoint import store
@@ -24,7 +25,6 @@ from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.export.folder import read_policy
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a fork cannot use its parent's GPU")
 BROKEN = f"{Path(__file__).parent / 'step' / 'planted_faults.py'}:Broken"
 FLAGS = {"train__steps": 7, "train__log_every": 2, "evaluate__every": 3, "checkpoint__every": 2}
 FLAGS |= {"checkpoint__keep": 9}
@@ -271,40 +271,11 @@ def test_a_dry_run_is_two_steps_in_a_folder_of_its_own(folder):
     assert f"whole run: 7 steps of {seconds:.2f} s, " in said and " GB for 1 rank;" in said
 
 
-def tell() -> None:
-    """Print each call of what watches a run and of what prepares the machine for it."""
-    from pretrain import run as module
-
-    owners = {
-        module: "check_sources check_requested require_sts require_trackers record_collectives require_lanes "
-        "require_different_views remove_folder destroy_groups",
-        module.devices: "set_threads set_deterministic allow_tf32",
-        module.Watchdog: "begin follow end_step __call__ end_after_errors",
-        module.FlatMemory: "after_step after_pause",
-        module.Throughput: "begin pause",
-        module.Shutdown: "requested",
-        module.summary: "quiet_libraries",
-    }
-
-    def told(owner, name):
-        real = getattr(owner, name)
-
-        def call(*given, **more):
-            print("TOLD", name, *(one for one in given if isinstance(one, (str, int))))
-            return real(*given, **more)
-
-        setattr(owner, name, call)
-
-    for owner, names in owners.items():
-        for name in names.split():
-            told(owner, name)
-
-
 UNIMPROVED = {"train__lr": 1e-30, "train__patience": 2, "train__steps": 20, "evaluate__every": 1}
 
 
 def test_what_watches_a_run_is_called_in_its_order(folder):
-    told = re.findall("TOLD (.*)", run(folder, "watched", before=tell, **UNIMPROVED).said)
+    told = re.findall("TOLD (.*)", run(folder, "watched", told=True, **UNIMPROVED).said)
     first = told.index("begin 0")
     needed = ["check_sources", "check_requested", "require_sts", "require_trackers", "record_collectives"]
     assert set(told[:first]) >= {
