@@ -26,6 +26,8 @@ from augment.rules.discourse import discourse_markers
         ("I'd gone; he'd go.",
          "I/PRP/nsubj/3 'd/VBD/aux/3 gone/VBN/ROOT/0 ;/:/punct/3 he/PRP/nsubj/7 'd/MD/aux/7 go/VB/conj/3 "
          "././punct/3", "I had gone; he would go."),
+        ("You'd better go.", "You/PRP/nsubj/4 'd/MD/aux/4 better/RB/advmod/4 go/VB/ROOT/0 ././punct/4",
+         "You had better go."),
         ("Don't you know John's café?",
          "Do/VBP/aux/4 n't/RB/neg/4 you/PRP/nsubj/4 know/VB/ROOT/0 John/NNP/poss/7 's/POS/case/5 "
          "café/NN/dobj/4 ?/./punct/4", "Do you not know John's café?"),
