@@ -31,7 +31,7 @@ _EPOCHS = "a run prints at its start how many epochs they are"
 _OTHERS = (
     ("train.global_batch batch_size", "batch_size train_batch_size per_device_train_batch_size", _STEP_SIZE),
     ("train.micro_batch_tokens", "gradient_accumulation_steps", "micro-batches are cut by tokens"),
-    ("", "per_device_eval_batch_size eval_batch_size", ""),
+    ("", "per_device_eval_batch_size eval_batch_size", ""),  # nothing is like it: no guess
     ("train.steps", "epochs num_epochs num_train_epochs", _EPOCHS),
     ("train.steps", "max_steps total_steps max_train_steps", ""),
     ("train.seed", "seeds", "for several: clearly sweep --config RECIPE --seed-list 1,2"),

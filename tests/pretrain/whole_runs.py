@@ -1,43 +1,31 @@
 """Whole runs in forks of a process that has imported torch and DeepSpeed already, and has no threads."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from forked_python import ForkedPython
-from run_helpers import TINY, environment
+from forked_python import run_python
+from run_helpers import command, environment, finish, preparation_of, start
 
 WORKER = Path(__file__).with_name("whole_run_worker.py")
 
 
 @dataclass
 class Done:
-    """A command that has ended: its folder, its exit status and its output."""
+    """A command that has ended: its folder and its output."""
 
     folder: Path
-    code: int
     said: str
 
 
-def _done(folder: Path, expect: int, told: bool = False, **task: Any) -> Done:
-    with ForkedPython([WORKER, json.dumps(task | {"told": told})], environment()) as process:
-        said = process.communicate(timeout=600)[0]
-    assert process.returncode == expect, said
-    return Done(folder, process.returncode, said)
-
-
-def prepared(corpus: Path, out: Path) -> Path:
-    """Prepare a corpus as `preparation_of` does."""
-    sizes = {"vocabulary": 512, "max_length": 48, "heldout": 0.05, "chunk_tokens": 2048}
-    return _done(out, 0, prepare={"sources": [str(corpus)], **sizes}, out=str(out)).folder
+def prepared(corpus: Path, out: Path) -> None:
+    """Prepare a small corpus for TINY."""
+    done = run_python(preparation_of(corpus, out)[1:], environment())
+    assert done.returncode == 0, done.stderr
 
 
 def train(
     data: Path, run: Path, dry_run: bool = False, expect: int = 0, told: bool = False, **flags: object
 ) -> Done:
-    """Train TINY with some flags changed; a UserError is exit status 2. told: say who watches the run."""
-    changed = {key.replace("__", "."): value for key, value in flags.items()}
-    settings = {key: str(value) for key, value in (TINY | changed).items() if value is not None}
-    settings |= {"data.folder": str(data), "folder": str(run)}
-    return _done(run, expect, told, settings=settings, dry_run=dry_run)
+    """Train TINY with some flags changed, on one rank. told: say who watches the run."""
+    words = [str(WORKER), *command(data, run, **flags)[1:], *["--dry-run"] * dry_run]
+    return Done(run, finish(start(words, **{"TOLD": "1"} if told else {}), expect))

@@ -10,7 +10,7 @@ from finetune import flags, sts
 from pretrain import api
 from pretrain.commands.sweep.file import Row
 from pretrain.common.errors import UserError
-from pretrain.common.typed_values import _OTHERS
+from pretrain.common.typed_values import OTHER_NAMES
 from pretrain.config.recipe import describe, find_recipe, load_config, to_yaml, validate_config
 from pretrain.config.run import Config, Pooling
 from pretrain.config.validation import read_yaml
@@ -113,7 +113,7 @@ def test_only_anchors_and_positives_take_an_excerpt_however_many_there_are():
 
 def test_names_of_other_programs_lead_to_keys_that_there_are():
     keys = {name for name, *_ in describe()}
-    for ours, *_ in _OTHERS:
+    for ours, _ in OTHER_NAMES.values():
         assert all(name in keys for name in ours.split() if "." in name), ours
 
 

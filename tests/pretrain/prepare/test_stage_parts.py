@@ -21,7 +21,7 @@ from pretrain.prepare.sources.embedded import prose
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.records import records
-from pretrain.prepare.sources.structured import columns_of
+from pretrain.prepare.sources.structured import COLUMNS, columns_of
 from pretrain.prepare.stages.build import _starts_within
 from pretrain.prepare.stages.read import Scatter
 from pretrain.prepare.stages.records import BuildRecords, ScatterRecords
@@ -214,30 +214,15 @@ def test_columns_are_known_by_the_names_that_others_give_them(column, name, tmp_
     assert [record.texts for record in found] == [("a", "b", "c", "")] * 2
 
 
-BELONG = {
-    "title": "text body content abstract description article summary",
-    "headline": "text body content article description short_description",
-    "question": "answer answers response context passage",
-    "query": "positive answer document passage text",
-    "text": "positive",
-    "anchor": "positive",
-    "sent0": "sent1",
-    "instruction": "response output completion",
-    "prompt": "response output completion",
-}
-
-
-@pytest.mark.parametrize("first", BELONG)
+@pytest.mark.parametrize("first", COLUMNS)
 def test_columns_that_belong_together(first, tmp_path):
-    path = tmp_path / "a.csv"
+    path, seconds = tmp_path / "a.csv", COLUMNS[first]
     task, source = ReadTask(0, "csv", str(path), 0, 1, size=1), Source(source=str(path))
-    for second in BELONG[first].split():
+    for second in seconds:
         path.write_text(f"{second},{first}\nx,y\n")
         assert columns_of(task, source) == (first, second)
-    path.write_text(
-        f"{','.join(reversed(BELONG[first].split()))},{first}\n" + "x," * len(BELONG[first].split()) + "y\n"
-    )
-    assert columns_of(task, source) == (first, BELONG[first].split()[0])
+    path.write_text(f"{','.join(reversed(seconds))},{first}\n" + "x," * len(seconds) + "y\n")
+    assert columns_of(task, source) == (first, seconds[0])
 
 
 def test_sources_that_are_not_there_or_in_the_home_folder(tmp_path, monkeypatch):
