@@ -56,7 +56,6 @@ class WorkerProcesses:
         return self
 
     def __next__(self) -> RankBatch:
-        self.require_workers()
         pipe = next(self._turns)
         try:
             result = pipe.recv()

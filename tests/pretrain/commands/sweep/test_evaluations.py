@@ -12,6 +12,8 @@ from loader_helpers import has_ended
 from run_helpers import wait_for
 from sweep_helpers import ROOT, entries_of, write_sts, write_sweep
 
+from augment.core.errors import AugmentationError
+from augment.core.own_code import ALLOWED
 from augment.spec.grammar import parse
 from finetune.answers import Answers
 from pretrain.commands.sweep import evaluations
@@ -183,6 +185,17 @@ def test_a_start_has_no_words_pooling(tmp_path, capsys):
     rows["start"]["pooling"] = "mean"
     (model,) = models_of(entries_of(tmp_path, rows=rows)[0], [], tmp_path / "out")
     assert (model.model, model.pooling) == (str(folder), "mean")
+
+
+def test_a_sweep_file_starts_no_code_that_the_command_does_not_name(tmp_path, monkeypatch):
+    code = tmp_path / "embed.py"
+    code.write_text("def embed(texts):\n    return []\n")
+    (entry,) = entries_of(tmp_path, rows={"start": {"kind": "start", "set": {"init": f"{code}:embed"}}})
+    with pytest.raises(AugmentationError, match="only where the command itself names it"):
+        models_of(entry, [], tmp_path / "out")
+    monkeypatch.setenv(ALLOWED, str(code))
+    (model,) = models_of(entry, [], tmp_path / "out")
+    assert model.model == f"{code}:embed"
 
 
 def test_a_row_may_be_of_the_last_step(tmp_path):
