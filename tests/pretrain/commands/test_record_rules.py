@@ -1,6 +1,8 @@
 """Each rule of the board by itself, and what a check does again: without a training."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,13 +13,102 @@ from pretrain.commands.record import board, checking, scores, tracks, training
 from pretrain.commands.record.__main__ import check, start, submit
 from pretrain.commands.record.board import RECORD, follows
 from pretrain.commands.record.scores import DEV, LEGS, NEEDED, summary_of
-from pretrain.commands.record.tracks import TRACKS, Track, settings_of
+from pretrain.commands.record.tracks import CORPUS, TRACKS, Track, corpus_of, outside_help, settings_of
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
+from pretrain.config.data import Source
 from pretrain.config.recipe import load_config
 from pretrain.telemetry.metrics_file import to_line
 
 SCORES = dict.fromkeys((*LEGS, DEV), 60.0)
+MANIFEST = {
+    "config": load_config("contrastive_micro", {}).data.prepare.model_dump(mode="json"),
+    "run": {"seconds": 9.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model.init": "bert-base-uncased"}, "model.init names bert-base-uncased"),
+        ({"augment.spec": "subs"}, "synonyms names"),
+        ({"objective.name": "diffcse"}, "objective.diffcse.generator names"),
+        (
+            {"objective.name": "distill", "objective.distill.model": "bert-base"},
+            "objective.distill.model names",
+        ),
+        ({"objective.false_negatives.guide": "bert-base"}, "objective.false_negatives.guide names bert-base"),
+        ({"data.sets": "a,b"}, "data.sets names other data"),
+        ({"data.prepare.vocabulary": 512}, "prepared with vocabulary 4096, and the recipe says 512"),
+        ({"data.cache": 2}, "data.cache reads views that were made before the clock ran"),
+        ({"checkpoint.resume": "runs/other/checkpoints"}, "checkpoint.resume names runs/other"),
+        ({"checkpoint.every": 0}, "checkpoint.every is 0"),
+        ({"objective.name": "simcse+mine.py:Mine"}, "which no commit of the project holds"),
+    ],
+)
+def test_what_is_beside_the_text_is_named(settings, said):
+    config = load_config("contrastive_micro", settings)
+    assert said in "; ".join(outside_help(config, MANIFEST))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tokenizer": "bert-base-uncased"}, "the data has the tokenizer bert-base-uncased"),
+        ({"annotation": {"language": "en"}}, "views or parses"),
+        ({"run": {"seconds": 9.0, "resumed": True}}, "the preparation was interrupted"),
+        ({"cache": {}, "config": None}, "views or parses"),
+    ],
+)
+def test_what_prepared_data_have_beside_the_text_is_named(changes, said):
+    keys = {key: changes.pop(key) for key in [*changes] if key == "tokenizer"}
+    manifest = MANIFEST | {"config": MANIFEST["config"] | keys} | changes
+    config = load_config("contrastive_micro", {})
+    assert said in "; ".join(outside_help(config, manifest))
+    assert not list(outside_help(config, MANIFEST))
+
+
+def test_a_text_is_known_by_its_bytes(tmp_path, monkeypatch):
+    text = tmp_path / "mine.txt"
+    text.write_text("A storm at sea.")
+    with pytest.raises(UserError, match=r"mine\.txt is none of the board's texts"):
+        corpus_of([Source(source=str(text))], tmp_path / "data")
+    monkeypatch.setitem(CORPUS, sha256_of(text), "enwiki.txt.gz")
+    assert list(corpus_of([Source(source=str(text))], tmp_path / "data")) == ["enwiki.txt.gz"]
+    with pytest.raises(UserError, match="is not there now: name the files by --text"):
+        corpus_of([Source(source=str(tmp_path / "gone.txt"))], tmp_path / "data")
+
+
+def test_a_track_without_a_gpu_has_two_cores(monkeypatch):
+    given = []
+    monkeypatch.setattr(tracks.os, "sched_setaffinity", lambda process, cores: given.append(cores))
+    monkeypatch.setattr(tracks, "physical_cores", lambda: [3, 5, 9])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
+    assert list(tracks.use_machine(Track(60))) == ["device", "cores", "torch"]
+    assert given == [[3, 5]] and tracks.os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    with pytest.raises(UserError, match="this track needs a GPU"):
+        tracks.use_machine(Track(60, gpu=True))
+
+
+def test_code_is_of_a_commit_only_where_nothing_is_changed(tmp_path, monkeypatch):
+    for folder in ("augment", "finetune", "pretrain"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_text(folder)
+    monkeypatch.setattr(tracks, "ROOT", tmp_path)
+    digest, commit = tracks.code_here()
+    assert commit == ""  # no repository
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # a user's may sign commits
+    words = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.org"]
+    for more in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"]):
+        subprocess.run([*words, *more], check=True)
+    (tmp_path / "README.md").write_text("not of the code")
+    same, commit = tracks.code_here()
+    assert same == digest and len(commit) == 40
+    (tmp_path / "augment" / "words.txt").write_text("a list of words")
+    other, commit = tracks.code_here()
+    assert other != digest and commit == ""
+    (tmp_path / "augment" / "a.py").write_text("changed")
+    assert tracks.code_here()[0] not in (digest, other)
 
 
 @pytest.fixture
