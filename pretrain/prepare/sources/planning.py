@@ -8,6 +8,7 @@ import glob
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,6 +33,12 @@ MAX_STRIPES = 8  # a compressed file is decompressed once per stripe, so not too
 _INFLATION = {".gz": 3.3, ".zst": 3.3, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.0}
 _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
+# commands that make text of other files
+_CONVERTERS = dict.fromkeys(
+    [".docx", ".epub", ".ipynb", ".odt", ".rtf", ".tex"], "pandoc --wrap none -t plain {file} -o {text}"
+)
+_CONVERTERS |= {".pdf": "pdftotext {file} {text}", ".zip": "unzip {file}, and name the files",
+                ".xlsx": "save it as CSV, in UTF-8"}  # fmt: skip
 
 
 def plan_tasks(
@@ -217,6 +224,10 @@ def _plan_file(number: int, source: Source, file: Path, records: bool, structure
     kind = source.format if source.format != "auto" else kind_of(file.name, not records)
     if kind is None:
         _refuse_markup([file])
+        if convert := _CONVERTERS.get(file.suffix.lower()):
+            text = shlex.quote(str(file.with_suffix(".txt")))
+            command = convert.format(file=shlex.quote(str(file)), text=text)
+            raise UserError(f"source {file}: a {file.suffix} file is no text. Make text of it: {command}")
         how = f"""--source '[{{source: "{source.source}", format: text}}]'"""
         raise UserError(f"source {file}: give its `format`, as in {how} (or jsonl, csv, tsv, parquet).")
     if not os.access(file, os.R_OK):

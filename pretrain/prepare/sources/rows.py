@@ -117,8 +117,6 @@ def about_first_line(task: ReadTask, fields: Sequence[str]) -> str:
         return ""
     if task.kind == "csv" and len(fields) == 1 and "\t" in fields[0]:
         return "Between its fields stands a tab: its format is tsv. "
-    if task.kind == "csv" and len(fields) == 1 and ";" in fields[0]:
-        return "Between its fields stands ';': write commas, or tabs and the format tsv. "
     return f"The first line of a {task.kind} file names its columns; add it if it is missing. "
 
 
@@ -178,8 +176,7 @@ def _numbered_rows(task: ReadTask, stream: readers.Stream) -> Iterator[tuple[int
     if task.kind == "tsv":  # has no quotes: a field is what lies between tabs
         reader = csv.reader(lines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
-        escape = "\\" if _has_escaped_quotes(task.place) else None
-        reader = csv.reader(lines(), strict=True, escapechar=escape)
+        reader = csv.reader(lines(), strict=True, **_dialect(task.place))
     while True:
         position = reader.line_num
         try:
@@ -195,16 +192,21 @@ def _numbered_rows(task: ReadTask, stream: readers.Stream) -> Iterator[tuple[int
             yield position, row
 
 
-def _has_escaped_quotes(place: str) -> bool:
-    """Return whether a csv file writes \\" for a quote inside quotes, as Spark and MySQL do."""
+def _dialect(place: str) -> dict[str, Any]:
+    """Return how a csv file is written: `;` between fields, as spreadsheets do where 1,5 is a number;
+    \\" for a quote inside quotes, as Spark and MySQL do."""
     with readers.open_file(place) as stream:
-        head = stream.read(_PROBE).decode("utf-8", "replace")
-    if '\\"' in head:
-        try:
-            list(csv.reader(head.splitlines(keepends=True), strict=True))
-        except csv.Error as error:  # and not that `head` ends inside quotes
-            return "expected after" in str(error)
-    return False
+        head = stream.read(_PROBE).decode("utf-8-sig", "replace")
+    lines = head.splitlines(keepends=True)
+    delimiter, escape = ",", None
+    try:
+        header = next(filter(None, csv.reader(lines)), [""])
+        delimiter = ";" if len(header) == 1 and ";" in header[0] else ","
+        if '\\"' in head:
+            list(csv.reader(lines, strict=True, delimiter=delimiter))
+    except csv.Error as error:  # and not that `head` ends inside quotes
+        escape = "\\" if "expected after" in str(error) else None
+    return {"delimiter": delimiter, "escapechar": escape}
 
 
 def _parquet_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | BrokenRow]]:
@@ -290,6 +292,7 @@ def _open_dataset(task: ReadTask, source: Source) -> Any:
 MOST_NAMED, _MOST_PRINTED = 5, 20  # of a task's broken rows; of those of several
 # broken rows at the beginning of a task, without a good one: the file is not what its name says
 _BROKEN_AT_ONCE = 10
+_NESTED = ", and fields within fields are not read: docs/data.md has the jq command"
 
 
 @dataclass
@@ -371,12 +374,15 @@ def _field_texts(task: ReadTask, source: Source, faults: RowFaults) -> Iterator[
             why = f"no field {key!r} (its fields: {', '.join(map(str, row))[:200] or 'none'})"
             remedy = _how_to_set_key(task, source)
             if "." in key:
-                why += ", and fields within fields are not read: docs/data.md has the jq command"
-        elif text is None:
-            continue  # an empty cell of a table
+                why += _NESTED
+        elif text is None or text == "":
+            faults.counts["records_without_text"] += 1
+            continue
         elif not isinstance(text, str):
             why = f"field {key!r} holds no text, but {str(text)[:60]!r}"
             remedy = _how_to_set_key(task, source)
+            if isinstance(text, list | dict):
+                why += _NESTED
         elif not is_unicode(text):
             why = f"field {key!r} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8)"
         else:

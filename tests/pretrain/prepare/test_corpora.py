@@ -227,6 +227,8 @@ def test_a_comma_in_the_name_of_a_file_that_is_there_separates_nothing(tmp_path,
         ("gone.txt", None, "no such file"),
         ("empty.txt", "", "is empty"),
         ("what.bin", "x", "give its `format`"),
+        ("a book.epub", "x", r"pandoc --wrap none -t plain '\S*a book.epub' -o '\S*a book.txt'"),
+        ("a.pdf", "x", r"pdftotext \S*a.pdf \S*a.txt"),
     ],
 )
 def test_misfits_are_named(tmp_path, name, content, message):
@@ -271,7 +273,6 @@ def test_text_that_is_not_utf_8_is_refused_with_the_command_that_converts_it(tmp
     "first_line,hint",
     [
         ("Ein Satz ohne Kopf,3", "The first line of a csv file names its columns; add it if it is missing."),
-        ("text;label", "Between its fields stands ';': write commas, or tabs and the format tsv."),
         ("text\tlabel", "Between its fields stands a tab: its format is tsv."),
     ],
 )

@@ -17,6 +17,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig, Source
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.records import records as records_of
 from pretrain.prepare.sources.rows import RowFaults, documents
 
 datasets = pytest.importorskip("datasets")
@@ -186,6 +187,29 @@ def test_quotes_of_csv_may_be_escaped(tmp_path):
     assert everything(Source(source=str(path))) == ['The "C:\\" drive, at C:\\']
 
 
+def test_fields_of_csv_may_stand_between_semicolons(tmp_path):
+    """As spreadsheets write them where a comma is in numbers."""
+    path = put(
+        tmp_path / "a.csv",
+        '\ufeffn;text\r\n1,5;"Ein Satz; mit \\"Marken\\", und Komma."\r\n2;Noch einer.\r\n',
+    )
+    assert everything(Source(source=str(path))) == ['Ein Satz; mit "Marken", und Komma.', "Noch einer."]
+    put(path, "text\nA; b.\n")  # a column alone
+    assert everything(Source(source=str(path))) == ["A; b."]
+    put(path, "anchor;positive\nA, b.;C, d.\n")
+    source = Source(source=str(path))
+    (found,) = records_of(plan_tasks([source], records=True)[0], source)
+    assert found.texts[:2] == ("A, b.", "C, d.")
+
+
+@pytest.mark.parametrize("rows", ['{"text": null}\n{"text": ""}\n', "text,n\n,1\n,2\n"])
+def test_records_without_text_are_counted(tmp_path, rows):
+    path = put(tmp_path / f"a.{'jsonl' if rows[0] == '{' else 'csv'}", rows)
+    faults = RowFaults()
+    assert everything(Source(source=str(path)), faults) == []
+    assert (faults.counts["records_without_text"], faults.named) == (2, [])
+
+
 # ---- faults
 # ------------------------------------------------------------------------------------------------------------
 
@@ -204,6 +228,7 @@ GOOD = '{"text": "Good one."}\n'
         (b"7" * 5000, "not JSON|not a JSON object"),
         (b'["text"]', "not a JSON object"),
         (b'{"text": 5}', "holds no text|not text"),
+        (b'{"text": [{"text": "x"}]}', "fields within fields are not read|not text"),
         (b'{"body": "x"}', "no field 'text'|no column"),
         (b'{"text": null}', "holds no text|no text"),
     ],
