@@ -21,7 +21,14 @@ from pretrain.common.typed_values import nearest
 from pretrain.config.data import NAMED_DATA, Source
 from pretrain.data.manifest import MANIFEST, PAIRS
 from pretrain.prepare.sources.markup import MARKUP
-from pretrain.prepare.sources.readers import COMPRESSIONS, ReadTask, detect_layout, is_array, read_head
+from pretrain.prepare.sources.readers import (
+    COMPRESSIONS,
+    ReadTask,
+    detect_layout,
+    is_array,
+    read_head,
+    require_utf8,
+)
 from pretrain.prepare.sources.structured import columns_of
 from pretrain.prepare.wrapping import margin
 
@@ -252,6 +259,7 @@ def _plan_file(number: int, source: Source, file: Path, records: bool, structure
         return _striped(number, kind, str(file), size, limit=groups)
     if kind in MARKUP.values():
         return _striped(number, kind, str(file), size, limit=1)
+    require_utf8(file)
     if kind == "jsonl" and is_array(file):
         limit = 1 if source.layout == "passages" else MAX_STRIPES
         return _striped(number, kind, str(file), size, limit, "array")

@@ -119,6 +119,18 @@ def read_head(path: Path) -> str:
         raise UserError(f"source {not_utf8(path, probe, f'byte {error.start}')}") from error
 
 
+def require_utf8(path: Path) -> None:
+    """Refuse a file in another encoding: of its first lines that are not ASCII, most are not UTF-8.
+
+    Fewer than ten are left to who reads them, who names damaged rows.
+    """
+    with naming_damage(str(path)), open_file(path) as stream:
+        lines = [line for line in stream.read(_PROBE_BYTES).split(b"\n")[:-1] if not line.isascii()]
+    broken = sum(line.decode("utf-8", "ignore").encode() != line for line in lines)
+    if broken >= max(10, len(lines) / 2):
+        read_head(path)
+
+
 def detect_layout(head: str) -> Literal["lines", "paragraphs"]:
     """Return `paragraphs` if there is a blank line between the text of a file's first lines, else `lines`."""
     seen_text = blank = False

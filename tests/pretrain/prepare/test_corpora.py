@@ -286,6 +286,24 @@ def test_a_csv_file_without_the_column_says_what_its_first_line_lacks(tmp_path, 
     assert hint in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.txt"])
+def test_rows_in_another_encoding_are_refused_and_a_few_that_are_damaged_are_not(tmp_path, name):
+    """The header of a table is often ASCII, and so is most of an English text."""
+    row = '{"text": "Größe."}\n' if "json" in name else "Größe.\n"
+    head = "[" if name == "a.json" else "" if "json" in name else "text\n"
+    source = Source(source=str(tmp_path / name), layout="lines" if name == "a.txt" else "auto")
+    of_ascii = row.replace("öß", "oss") * 90
+    for whole, broken in (0, 9), (11, 10):
+        lines = (of_ascii + row * whole).encode() + row.encode("latin-1") * broken
+        (tmp_path / name).write_bytes(head.encode() + lines)
+        plan_tasks([source])
+    (tmp_path / name).write_bytes((head + of_ascii + row * 9).encode("latin-1"))
+    plan_tasks([source])
+    (tmp_path / name).write_bytes((head + of_ascii + row * 10).encode("latin-1"))
+    with pytest.raises(UserError, match=r"is not UTF-8 text \(byte \d+\), perhaps LATIN1. Convert it: iconv"):
+        plan_tasks([source])
+
+
 def test_a_binary_file_is_not_to_be_converted(tmp_path):
     (tmp_path / "book.txt").write_bytes(b"PK\x03\x04\x14\0\x08\xff" * 10)
     with pytest.raises(UserError, match=r"book\.txt is a binary file"):

@@ -161,6 +161,7 @@ def test_a_source_has_a_task_for_so_much_text_and_not_more_than_may_read_it(
     monkeypatch.setattr("pretrain.prepare.sources.planning.columns_of", lambda *_: None)
     monkeypatch.setattr("pretrain.prepare.sources.planning.read_head", lambda file: "x\n" * 9)
     monkeypatch.setattr("pretrain.prepare.sources.planning.is_array", lambda file: False)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.require_utf8", lambda file: None)
     planned = plan_tasks([Source(source=str(path))], structure=True)
     assert [task.stripe for task in planned] == list(range(min(tasks, most)))
     assert {task.stripes for task in planned} == {len(planned)}
@@ -326,8 +327,13 @@ def test_a_line_that_is_too_long_is_refused_by_file_and_line(at_home):
 
 
 def test_rows_in_another_encoding_are_refused_with_what_to_do(tmp_path):
-    path = put(tmp_path / "a.jsonl.zst", b'{"text": "caf\xe9"}\n' * 12)
+    path = put(tmp_path / "a.jsonl.zst", b'{"text": "caf\xe9"}\n' * 9)
     with pytest.raises(UserError, match=r"a\.jsonl\.zst, line 1: .*not UTF-8.* and UTF-8"):
+        everything(Source(source=str(path)))
+    put(path, b'{"text": "caf\xe9"}\n' * 12)
+    with pytest.raises(
+        UserError, match=r"is not UTF-8 text .*: zstd -dc \S+ \| iconv -f LATIN1 -t UTF-8 >\S+"
+    ):
         everything(Source(source=str(path)))
 
 
