@@ -42,7 +42,7 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
 # commands that make text of other files
 _CONVERTERS = dict.fromkeys(
-    [".docx", ".epub", ".ipynb", ".odt", ".rtf", ".tex"], "pandoc --wrap none -t plain {file} -o {text}"
+    [".docx", ".epub", ".ipynb", ".odt", ".rtf", ".tex"], "pandoc -t plain {file} -o {text}"
 )
 _CONVERTERS |= {".pdf": "pdftotext {file} {text}", ".zip": "unzip {file}, and name the files",
                 ".xlsx": "save it as CSV, in UTF-8"}  # fmt: skip

@@ -227,7 +227,7 @@ def test_a_comma_in_the_name_of_a_file_that_is_there_separates_nothing(tmp_path,
         ("gone.txt", None, "no such file"),
         ("empty.txt", "", "is empty"),
         ("what.bin", "x", "give its `format`"),
-        ("a book.epub", "x", r"pandoc --wrap none -t plain '\S*a book.epub' -o '\S*a book.txt'"),
+        ("a book.epub", "x", r"pandoc -t plain '\S*a book.epub' -o '\S*a book.txt'"),
         ("a.pdf", "x", r"pdftotext \S*a.pdf \S*a.txt"),
     ],
 )
