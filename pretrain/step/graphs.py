@@ -110,7 +110,10 @@ class Graphs:
         self, method: Method, row: MicroBatch, packed: PackedRow, more: tuple[Tensor, ...]
     ) -> "RowGraph | None":
         """Return the graph of a row's shape, recorded if this is the time to; None: there is none."""
-        if not self.on or not self.model.training or len(packed.ids) > LARGEST_ROW:
+        if not self.on or not self.model.training:
+            return None
+        if len(packed.ids) > LARGEST_ROW:
+            self._say(f"not where a row has more than {LARGEST_ROW:,} tokens")
             return None
         key = method, packed.shape, packed.order is None, packed.pooled is None, *map(len, more)
         if key in self.graphs:
@@ -118,9 +121,12 @@ class Graphs:
         if why := self.model.encoder.why_not_repeatable(packed):
             self._say(f"not where {why}")
             return None
-        if key not in self._met or len(self.graphs) == MOST_GRAPHS:
+        if key not in self._met:
             if torch.is_grad_enabled():
                 self._met.add(key)
+            return None
+        if len(self.graphs) == MOST_GRAPHS:
+            self._say(f"not where a row has a shape beyond the first {MOST_GRAPHS} that came twice")
             return None
         try:
             self.graphs[key] = RowGraph(self, method, packed, more)

@@ -14,6 +14,7 @@ from pretrain.losses.contrastive import (
     nt_xent,
     relaxed_negative_info_nce,
     symmetric_info_nce,
+    tile_rows,
 )
 from pretrain.losses.exclusions import Exclusions
 
@@ -50,6 +51,11 @@ def test_memory_grows_with_the_batch_not_its_square(loss, monkeypatch):
     with Largest() as largest:
         loss(a, p, n).backward()
     assert largest.numbers <= 16 * 2000
+
+
+@pytest.mark.parametrize("kind,rows", [("cpu", 64), ("cuda", 4096), ("meta", 4096)])
+def test_a_tile_of_65536_candidates_is_sized_for_its_device(kind, rows):
+    assert tile_rows(torch.device(kind), 65_536) == rows and tile_rows(torch.device(kind), 2**40) == 1
 
 
 def same(ids):

@@ -189,11 +189,13 @@ def test_gradients_are_added_where_graphs_have_them_whatever_was_there():
 
 def test_no_more_shapes_are_recorded_than_there_may_be(monkeypatch):
     monkeypatch.setattr(graphs_module, "MOST_GRAPHS", 1)
+    said = []
     with flash_on_cpu():
         expected = run_steps(made("clear_mean"), None, range(6), 4096, 0.1)
         engine, record = made("clear_mean"), Recorder()
-        graphs = Graphs(engine, "auto", record=record)
+        graphs = Graphs(engine, "auto", said.append, record)
         found = run_steps(engine, graphs, range(6), 4096, 0.1)
+    assert said == ["graphs     not where a row has a shape beyond the first 1 that came twice"]
     assert len(graphs.graphs) == 1 and len(record.repeats) == 2 and all(record.repeats) and graphs.on
     check_equal(found, expected)
 
@@ -204,9 +206,12 @@ def test_long_rows_are_not_recorded(monkeypatch):
         sizes = [len(engine.module.pack(row).ids) for row in rows_of(engine.module, 2)]
         for largest, recorded in ((max(sizes), 1), (max(sizes) - 1, 0)):
             monkeypatch.setattr(graphs_module, "LARGEST_ROW", largest)
-            graphs = Graphs(engine, "auto", record=Recorder())
+            said = []
+            graphs = Graphs(engine, "auto", said.append, Recorder())
             run_steps(engine, graphs, [0, 2, 4], 4096)
             assert len(graphs.graphs) == recorded and graphs.on
+            of_long = f"graphs     not where a row has more than {largest:,} tokens"
+            assert said == ([] if recorded else [of_long])
 
 
 def rows_of(model, step, budget=4096):
