@@ -21,6 +21,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 """Of the error in L2, relative; Triton's interpreter cuts digits off where a GPU rounds to the nearest."""
 RAGGED = (65, 1, 128, 17, 17, 64, 2, 33, 16, 5, 100)
+LONG = (129, 3, 290)
 
 
 @pytest.fixture(autouse=True)
@@ -95,9 +96,11 @@ def test_dropout_keeps_what_the_hash_says_bit_by_bit():
     assert torch.equal(row.run()[0].transpose(0, 1) != 0, kept)
 
 
-def test_a_sequence_has_the_same_bits_in_any_row():
-    row = Row(RAGGED, 2, 32)
-    start, half = sum(RAGGED[:6]), Row(RAGGED[6:], 2, 32, filler=0)
+@pytest.mark.parametrize("lengths,first,dtype", [(RAGGED, 6, torch.float32), (LONG, 1, torch.bfloat16)])
+def test_a_sequence_has_the_same_bits_in_any_row(lengths, first, dtype):
+    row = Row(lengths, 2, 32, dtype)
+    assert fused.takes_attention(row.qkv, row.layout) == (lengths is RAGGED)
+    start, half = sum(lengths[:first]), Row(lengths[first:], 2, 32, dtype, filler=0)
     part = slice(start, row.tokens)
     half.qkv, half.gradient = row.qkv[part], row.gradient[part]
     half.dropout = replace(row.dropout, keys=row.dropout.keys[part])
@@ -117,7 +120,7 @@ def test_slots_without_tokens_change_nothing():
     "dtype,size,rate,window", [(torch.bfloat16, 64, 0.1, None), (torch.float16, 40, 0.3, 64)]
 )
 def test_long_sequences_equal_the_plain_operation_too(dtype, size, rate, window):
-    row = Row((129, 3, 290), 1, size, dtype, rate)
+    row = Row(LONG, 1, size, dtype, rate)
     assert not fused.takes_attention(row.qkv, row.layout)
     check(row, window)
 
