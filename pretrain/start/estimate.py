@@ -61,6 +61,7 @@ class ModelSize:
     guide: parameters of the frozen encoder that finds false negatives; whole on every rank, never saved.
     leaves: bytes of the gradients of working copies, and of those in float32, of one pass.
     recomputed: FLOPs for each token that a backward pass computes again.
+    layers: of the encoder.
     """
 
     trained: int
@@ -78,6 +79,7 @@ class ModelSize:
     guide: int = 0
     leaves: float = 0.0
     recomputed: float = 0.0
+    layers: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class Layout:
 
     bucket: elements of gradients reduced at once. wire: bytes of an element of a gradient between ranks.
     apex: whether apex's optimizer updates, at stage 1 in DeepSpeed's own step.
+    graphs: whether rows may be CUDA graphs.
     """
 
     ranks: int
@@ -125,6 +128,7 @@ class Layout:
     bucket: int = 500_000_000
     wire: int = 4
     apex: bool = False
+    graphs: bool = True
 
 
 PARTS = {
@@ -253,6 +257,8 @@ class Reached:
     short, long: shares of the peak of rows of many tokens, of sequences of at most `SHORT` tokens, and of
     longer ones. half: tokens of a row that reaches half of that. host: seconds below which no step came.
     fp32: share of float32's peak in float32. stages: how many times a step of ZeRO 0 one of each stage took.
+    launches: seconds that the host takes for a layer of a row without graphs; for half of them without
+    gradients.
     """
 
     short: float
@@ -260,6 +266,7 @@ class Reached:
     half: float
     host: float
     fp32: float
+    launches: float = 0.0
     stages: tuple[float, ...] = (1.0, 1.015, 1.15, 1.56)
 
 
@@ -272,15 +279,18 @@ def share_reached(
 ) -> float:
     """Return the share of the `peak` of all ranks, FLOP/s, that a step reaches by `step_flops`."""
     best = peak * (reached.short if length <= SHORT else reached.long)
-    work, seconds = step_flops(model, batch, layout), 0.0
+    work, seconds, passes = step_flops(model, batch, layout), 0.0, 0.0
     of_head = (1 + BACKWARD) * model.masked_flops * batch.predicted
-    for tokens, head in ((batch.masked_tokens, of_head), (batch.tokens - batch.masked_tokens, 0.0)):
+    others = batch.tokens - batch.masked_tokens  # of which a row is kept, or passes twice
+    for tokens, head, first in ((batch.masked_tokens, of_head, 0.0), (others, 0.0, 0.5)):
         of_rank = tokens / layout.ranks
         rows = math.ceil(of_rank / layout.micro_batch_tokens)
         if rows:
             flops = head + (work - of_head) * tokens / batch.tokens
             seconds += flops * (1 + reached.half * rows / of_rank) / best
-    return work / (peak * max(seconds, reached.host) * reached.stages[layout.zero])
+            passes += rows * (1 + first * (rows > 1))
+    host = reached.host + (0.0 if layout.graphs else reached.launches * model.layers * passes)
+    return work / (peak * max(seconds, host) * reached.stages[layout.zero])
 
 
 def assumed_batch(config: Config, length: int | None, longest: int | None = None) -> tuple[BatchSize, int]:
@@ -325,6 +335,7 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
         int(zeros.get("reduce_bucket_size", BUCKET if zero <= 1 else Layout.bucket)),
         wire=WIRE[config.train.communication_dtype],
         apex=config.train.optimizer_code == "apex",
+        graphs=config.train.graphs == "auto",
     )
 
 
@@ -435,6 +446,7 @@ def measure_model(config: Config, tokenizer: Any, length: int, precision: str) -
         guide=guide,
         leaves=leaves,
         recomputed=config.train.activation_checkpointing * flops.forward([length]) / length,
+        layers=sizes["layers"],
     )
 
 

@@ -68,7 +68,7 @@ def test_activations_are_those_that_a_gpus_programs_keep(family):
 
 
 SHAPES = {"init": "none", "type": "bert", "layers": 12, "hidden_size": 768, "heads": 12, "max_positions": 512}
-RECOMPUTED = {"train.activation_checkpointing": "true"}
+RECOMPUTED, EAGER = {"train.activation_checkpointing": "true"}, {"train.graphs": "off"}
 SPEEDS = [
     ("clear_base", {"objective": "mlm"}, 512, {(128, 16_384): 520e3, (128, 32_768): 582e3}),
     ("clear_base", {"objective": "mlm"}, 512, {(128, 65_536): 610e3, (128, 131_072): 617e3}),
@@ -79,6 +79,8 @@ SPEEDS = [
     ("simcse_bert", {}, 21, {(64, 32_768): 288.7e3, (512, 32_768): 697.3e3, (8192, 65_536): 568e3}),
     ("simcse_bert", {"train.zero": "1"}, 21, {(512, 32_768): 687.1e3}),
     ("simcse_bert", {"train.precision": "fp32"}, 21, {(64, 32_768): 40e3}),
+    ("simcse_bert", EAGER, 21, {(64, 32_768): 54e3, (512, 32_768): 371e3, (2048, 32_768): 373e3}),
+    ("clear_base", {"objective": "mlm"} | EAGER, 512, {(128, 16_384): 358e3, (128, 32_768): 591e3}),
 ]
 """Recipe, settings, mean tokens of a sequence, (sequences, micro_batch_tokens) -> tokens per second."""
 

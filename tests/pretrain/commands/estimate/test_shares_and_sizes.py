@@ -37,6 +37,18 @@ def test_no_step_is_faster_than_the_host_and_a_pass_without_tokens_takes_no_time
     assert estimate.share_reached(REACHED, MODEL, views, FOUR, 64, 1e12) == pytest.approx(expected)
 
 
+def test_without_graphs_the_host_launches_every_layer_of_every_row():
+    """A row of maskings, and two of views a rank, which pass half as long without gradients before."""
+    reached, model = replace(REACHED, host=1.0, launches=0.5), replace(MODEL, layers=3)
+    work, eager = estimate.step_flops(model, BATCH, FOUR), replace(FOUR, graphs=False)
+    for layout, seconds in ((FOUR, 1.0), (eager, 1.0 + 0.5 * 3 * (1 + 2 * 1.5))):
+        share = estimate.share_reached(reached, model, BATCH, layout, 64, 1e12)
+        assert share == pytest.approx(work / (seconds * 1e12))
+    whole = replace(eager, micro_batch_tokens=1000)  # whose graph is kept
+    share = estimate.share_reached(reached, model, BATCH, whole, 64, 1e12)
+    assert share == pytest.approx(estimate.step_flops(model, BATCH, whole) / (4e12))
+
+
 def test_a_step_computes_losses_of_one_sequence_twice_and_what_is_not_kept_again():
     more = replace(BATCH, sequence_tokens=1000.0, momentum_tokens=500.0)
     model = replace(MODEL, recomputed=3e6)
@@ -171,6 +183,7 @@ def test_a_layout_is_the_recipes():
         "micro_batch_tokens": 777,
         "bucket": bucket,
         "wire": 2,
+        "graphs": True,
         "apex": True,
     }
     assert (
