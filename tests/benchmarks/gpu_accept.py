@@ -2,23 +2,27 @@
 
     python tests/benchmarks/gpu_accept.py [--device cuda|cpu] [--out FILE.json] [--parts tests,waits]
 
-waits      steps under torch's own alarm for a host that waits
-replay     a second pass draws the same dropout
-resume     bit for bit
-exactness  float32 and bfloat16 gradients against a padded float64 reference, without dropout
-tests      those that are marked gpu: they run beside the parts above, for at most 100 seconds
-batch64, batch512, batch8192
-           steps of so many sentences: with graphs and without, beside a plan's speed and memory, and a padded
-           and compiled transformers, the largest batch beside sentence-transformers' cached loss
-masked     steps of sequences of 512 tokens, with graphs and without, with model.attention fast and exact,
-           memory at the peak against a plan's, beside a compiled transformers
 attention  microseconds of a layer's attention, by the program for short sequences, that for any and flash
-batch65536 a step of so many sentences, and its loss alone, in TF32 and float32
 bandwidth  bytes a second of what memory bounds, by the number of programs
+exactness  float32 and bfloat16 gradients against a padded float64 reference, without dropout
+replay     a second pass draws the same dropout, and a pass without graphs, too
+resume     bit for bit
+waits      steps under torch's own alarm for a host that waits
+tests      those that are marked gpu: they run beside the four above, for at most 100 seconds
+batch64, batch512, batch8192
+           steps of so many sentences: with graphs and without, beside a plan's speed and memory
+batch65536 a step of so many sentences, and its loss alone, in TF32 and float32
+masked     steps of sequences of 512 tokens, with graphs and without, with model.attention fast and exact,
+           memory at the peak against a plan's
+peer512, peer8192, peer_masked, peer64
+           a peer at the same: transformers, padded and compiled; of 8,192 sentence-transformers' cached loss.
+           They start, and compile, beside the parts that time nothing
 
-A speed is real tokens per second, its share that of a measured product. Prints a line as each part ends, and
-writes JSON again; ends with 1 where a part failed. A part that cannot run, or does not begin within
-`--seconds`, says so. With `--device cpu` the sizes are tiny: that tests this script.
+A speed is real tokens per second, its share that of a measured product. Checks have graphs, as users do, and
+say how many rows were encoded by graphs. Prints a line as each part ends, and writes JSON again. All must end
+within `--seconds`: then the part that runs is ended, and it and what is left are named. Ends with 1 where a
+part failed or had no time. A part that cannot run says so. With `--device cpu` the sizes are tiny: that tests
+this script.
 """
 
 from __future__ import annotations
@@ -26,8 +30,8 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +40,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretrain" / "step"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import pretrain.common.environment  # noqa: F401  (settings of a training process, before torch)
@@ -45,7 +50,7 @@ import numpy as np
 import torch
 from gpu_checks import exactness, replay, resume, waits
 from gpu_kernels import attention, bandwidth, loss_times
-from gpu_peers import Skipped, cached, compiled_masked, compiled_sentences
+from gpu_peers import PEERS, Late, Peer, Skipped
 from gpu_tests import GpuTests
 
 from augment.core.keys import sequence_keys
@@ -70,7 +75,7 @@ from pretrain.start.estimate import (
     step_flops,
 )
 from pretrain.step.engine import build_engine, start_processes
-from pretrain.step.graphs import Graphs
+from pretrain.step.graphs import Graphs, Record
 from pretrain.step.model import SentenceModel
 from pretrain.step.update import Update
 from pretrain.step.whole_batch import WholeBatch
@@ -102,18 +107,26 @@ SIZES = {
     "cuda": Size(12, 768, 12, 30_522, 512, 128, 512, 10, 32_768, 32, 512),
     "cpu": Size(2, 32, 4, 400, 48, 8, 8, 2, 256, 16, 4),
 }
-BATCHES = {"batch64": 64, "batch512": 512, "batch8192": 8192}
-LARGEST = 65_536
-COMPILING, LARGE = 40, 30  # seconds that a peer may take, and a step of the largest batch
+BATCHES = {"batch64": 64, "batch512": 512, "batch8192": 8192, "batch65536": 65_536}
 TINY = 1024  # a CPU takes batches that are so many times smaller, and at least 2
 
 
+class OutOfTime(BaseException):
+    """The time is over; no library catches it."""
+
+
 class Accept:
-    """Everything that the parts share."""
+    """Everything that the parts share.
+
+    found: the outcomes so far. tests, peers: what runs beside. record: what records graphs; None: CUDA.
+    """
 
     def __init__(self, device: str):
-        self.device, self.size, self.until = torch.device(device), SIZES[device], math.inf
+        self.device, self.size = torch.device(device), SIZES[device]
+        self.found: dict[str, dict[str, Any]] = {}
         self.tests: GpuTests | None = None
+        self.peers: dict[str, Peer] = {}
+        self.record: Record | None = None
         random = np.random.default_rng(0)
         letters = list("etaoinshrdlu")
         words = ["".join(random.choice(letters, random.integers(2, 9))) for _ in range(2_000)]
@@ -146,7 +159,7 @@ class Accept:
     def run(
         self, objective: str, sequences: int, seed: int = 0, attention: str = "fast", **train: Any
     ) -> Run:
-        """Build an engine in bfloat16; train: more settings, else ZeRO 0 without graphs."""
+        """Build an engine in bfloat16; train: more settings, else ZeRO 0."""
         dropout = 0.1
         model = self.architecture(dropout)
         model.pop("intermediate_size")
@@ -161,7 +174,6 @@ class Accept:
                 "zero": 0,
                 "precision": "bf16",
                 "micro_batch_tokens": self.size.micro_batch_tokens,
-                "graphs": "off",
             }
             | train,
         }
@@ -190,9 +202,21 @@ class Accept:
         ids[0][there], ids[1][there] = sequences.ids, 1
         return tuple(torch.from_numpy(ids).to(self.device))
 
-    def lacks(self, seconds: float) -> bool:
-        """Return whether less time than this is left."""
-        return time.monotonic() > self.until - seconds
+    def batch(self, part: str) -> int:
+        """Return how many sentences a part's steps have."""
+        return BATCHES[part] if self.device.type == "cuda" else max(2, BATCHES[part] // TINY)
+
+    def start_beside(self, parts: list[str]) -> None:
+        """Start what runs beside the parts that time nothing, once."""
+        if self.device.type == "cuda" and "tests" in parts and self.tests is None:
+            self.tests = GpuTests()
+        for part in PEERS.keys() & set(parts) - self.peers.keys():
+            self.peers[part] = Peer(part, self.device.type)
+
+    def stop_beside(self) -> None:
+        for beside in (self.tests, *self.peers.values()):
+            if beside is not None:
+                beside.stop()
 
     def free(self) -> None:
         """Give back what the device's allocator keeps, and forget its peak."""
@@ -215,7 +239,7 @@ class Run:
 
     def __init__(self, accept: Accept, config: Any, engine: Any):
         self.accept, self.config, self.engine = accept, config, engine
-        graphs = Graphs(engine, config.train.graphs)
+        graphs = Graphs(engine, config.train.graphs, record=accept.record)
         self.whole = WholeBatch(engine, 0, config.train.micro_batch, graphs=graphs)
         self.update = Update(engine, config.train.clip, graphs=graphs)
         self.vocabulary = Vocabulary.from_tokenizer(accept.tokenizer)
@@ -259,7 +283,7 @@ def of_batch(part: str) -> Callable[[Accept], dict[str, Any]]:
     """Return the part of steps of so many sentences."""
 
     def run_part(accept: Accept) -> dict[str, Any]:
-        batch = scaled(accept, BATCHES[part])
+        batch = accept.batch(part)
         steps = accept.size.steps if part != "batch8192" else 2
         found: dict[str, Any] = {}
         settings = [("off", 0), ("auto", 0)] + [("auto", 1)] * (part == "batch512")
@@ -271,21 +295,14 @@ def of_batch(part: str) -> Callable[[Accept], dict[str, Any]]:
             if graphs == "auto":
                 ours |= planned(accept, run)
             run.close()
-        peer = cached if part == "batch8192" else compiled_sentences
-        return found | beside(accept, found["graphs auto"], lambda: peer(accept, batch))
+        return found
 
     return run_part
 
 
-def scaled(accept: Accept, batch: int) -> int:
-    return batch if accept.device.type == "cuda" else max(2, batch // TINY)
-
-
 def batch65536(accept: Accept) -> dict[str, Any]:
     """loss_share: of a step, the loss's part, in TF32."""
-    if accept.lacks(LARGE):
-        raise Skipped("no time was left")
-    batch = scaled(accept, LARGEST)
+    batch = accept.batch("batch65536")
     run = accept.run("simcse", batch, graphs="auto")
     flops = model_flops_per_token(run.engine.module.encoder.lm.base_model, accept.sentences.lengths.tolist())
     step = timed(accept, run, flops, count=1, met=1)
@@ -306,7 +323,7 @@ def masked(accept: Accept) -> dict[str, Any]:
         if kind == "fast":
             ours |= planned(accept, run)
         run.close()
-    return found | beside(accept, found["fast, graphs auto"], lambda: compiled_masked(accept))
+    return found
 
 
 def planned(accept: Accept, run: Run) -> dict[str, float]:
@@ -358,23 +375,17 @@ def measured_peak(accept: Accept) -> float:
     return measure_peak_flops(accept.device, torch.bfloat16)
 
 
-def beside(accept: Accept, ours: dict[str, Any], peer: Callable[[], float]) -> dict[str, Any]:
-    """Return a peer's speed and our ratio to it, or why it did not run."""
-    accept.free()
-    if accept.lacks(COMPILING):
-        return {"peer": "not run: no time was left"}
-    try:
-        speed = peer()
-    except Skipped as reason:
-        return {"peer": f"not run: {reason}"}
-    except Exception as error:  # theirs, not ours
-        return {"peer": f"failed: {type(error).__name__}: {str(error)[:200]}"}
-    ratio = round(ours["tokens_per_second"] / speed, 2)
-    return {
-        "peer_tokens_per_second": round(speed),
-        "ratio": ratio,
-        "peer_peak_gb": round(accept.peak_gb(), 2),
-    }
+def of_peer(part: str) -> Callable[[Accept], dict[str, Any]]:
+    """Return the part of a peer's speed, and our ratio to it."""
+
+    def run_part(accept: Accept) -> dict[str, Any]:
+        accept.free()
+        theirs, found = accept.peers[part].speed(), accept.found.get(PEERS[part][0], {})
+        ours = found.get("graphs auto") or found.get("fast, graphs auto")
+        ratio = ours and round(ours["tokens_per_second"] / theirs["peer_tokens_per_second"], 2)
+        return theirs | ({"ratio": ratio} if ratio else {})
+
+    return run_part
 
 
 def tests(accept: Accept) -> dict[str, Any]:
@@ -383,35 +394,55 @@ def tests(accept: Accept) -> dict[str, Any]:
     return accept.tests.outcome()
 
 
-PARTS: dict[str, Callable[[Accept], dict[str, Any]]] = {
-    "waits": waits,
+BESIDE: dict[str, Callable[[Accept], dict[str, Any]]] = {
+    "exactness": exactness,
     "replay": replay,
     "resume": resume,
-    "exactness": exactness,
+    "waits": waits,
     "tests": tests,
-    "batch64": of_batch("batch64"),
-    "batch512": of_batch("batch512"),
-    "masked": masked,
-    "batch8192": of_batch("batch8192"),
-    "attention": attention,
-    "batch65536": batch65536,
-    "bandwidth": bandwidth,
 }
-
-
+"""Parts that time nothing."""
+PARTS = {
+    "attention": attention,
+    "bandwidth": bandwidth,
+    **BESIDE,
+    **{part: of_batch(part) for part in BATCHES if part != "batch65536"},
+    "batch65536": batch65536,
+    "masked": masked,
+    **{part: of_peer(part) for part in PEERS},
+}
 HEAD = ("outcome", "seconds")  # of an outcome, what has a column of its own
+BAD = ("fail", "late")
 
 
-def outcome_of(part: str, accept: Accept) -> dict[str, Any]:
-    """Run a part; whatever it raises is its outcome."""
-    started = time.perf_counter()
+def outcome_of(part: str, accept: Accept, parts: list[str], until: float) -> dict[str, Any]:
+    """Run a part; whatever it raises is its outcome, and so is the end of its time."""
+    started, seconds = time.monotonic(), until - time.monotonic()
+    if seconds <= 0:
+        return {"outcome": "late", "reason": "not begun: the time was over", "seconds": 0.0}
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        if part in BESIDE or part in PEERS:
+            accept.start_beside(parts)
+        if part not in BESIDE:
+            for peer in accept.peers.values():
+                peer.settle()
         outcome = {"outcome": "pass"} | PARTS[part](accept)
     except Skipped as reason:
         outcome = {"outcome": "skip", "reason": str(reason)}
+    except Late as reason:
+        outcome = {"outcome": "late", "reason": str(reason)}
+    except OutOfTime:
+        outcome = {"outcome": "late", "reason": "ended, as the time was over"}
     except Exception as error:  # one part that fails must not hide the others
         outcome = {"outcome": "fail", "reason": f"{type(error).__name__}: {error}"}
-    return outcome | {"seconds": round(time.perf_counter() - started, 1)}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return outcome | {"seconds": round(time.monotonic() - started, 1)}
+
+
+def end(*_: object) -> None:
+    raise OutOfTime
 
 
 def main() -> int:
@@ -421,40 +452,38 @@ def main() -> int:
     parser.add_argument("--device", choices=SIZES, default="cuda")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_accept.json"))
     parser.add_argument("--parts", default=",".join(PARTS), help="some of them, with commas")
-    parser.add_argument("--seconds", type=float, default=240, help="after which no part begins")
+    parser.add_argument("--seconds", type=float, default=240, help="within which all parts must end")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         print("there is no GPU here; --device cpu tests this script at a tiny size")
         return 2
     if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    began = time.monotonic()
+    until = time.monotonic() + options.seconds
+    signal.signal(signal.SIGALRM, end)
     start_processes()
-    accept, outcomes = Accept(options.device), {}
-    accept.until = began + options.seconds
-    parts = options.parts.split(",")
-    if options.device == "cuda" and "tests" in parts:
-        accept.tests = GpuTests()
+    accept, parts = Accept(options.device), options.parts.split(",")
     machine = torch.cuda.get_device_name() if options.device == "cuda" else "CPU, tiny sizes"
-    found = {"machine": machine, "torch": torch.__version__, "parts": outcomes}
+    found = {"machine": machine, "torch": torch.__version__, "parts": accept.found}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    print(f"{'part':11}{'outcome':9}{'seconds':>7}  what was found on {machine}")
-    for part in parts:
-        if accept.lacks(0):
-            outcome = {"outcome": "skip", "reason": "no time was left", "seconds": 0.0}
-        else:
-            outcome = outcome_of(part, accept)
-        outcomes[part] = outcome
-        lines = [f"{key} {value}" for key, value in outcome.items() if key not in HEAD]
-        print(
-            f"{part:11}{outcome['outcome']:9}{outcome['seconds']:7.1f}  " + f"\n{'':29}".join(lines),
-            flush=True,
-        )
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{'part':12}{'outcome':9}{'seconds':>7}  what was found on {machine}")
+    try:
+        for part in parts:
+            outcome = accept.found[part] = outcome_of(part, accept, parts, until)
+            lines = [f"{key} {value}" for key, value in outcome.items() if key not in HEAD]
+            print(
+                f"{part:12}{outcome['outcome']:9}{outcome['seconds']:7.1f}  " + f"\n{'':30}".join(lines),
+                flush=True,
+            )
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
+    finally:
+        accept.stop_beside()
+    bad = {kind: [part for part in parts if accept.found[part]["outcome"] == kind] for kind in BAD}
+    for kind, named in bad.items():
+        if named:
+            print(f"{'failed' if kind == 'fail' else 'no time'}: {', '.join(named)}")
     torch.distributed.destroy_process_group()
-    if accept.tests is not None:
-        accept.tests.stop()
-    return int(any(outcome["outcome"] == "fail" for outcome in outcomes.values()))
+    return int(any(bad.values()))
 
 
 if __name__ == "__main__":

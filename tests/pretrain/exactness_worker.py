@@ -2,10 +2,11 @@
 
 Run as `python exactness_worker.py OUT.json STAGE CASE,CASE... DROPOUT BALANCE LAYERS PRECISION,...
 DEVICE` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. With dropout only float32 is run.
-LAYERS is `plain`; `recomputed`, with activation checkpointing; or `flash`, by the variable-length branch
-that CUDA takes (dropout on probabilities depends on the split there, so DROPOUT leaves it out). The
-reference shares nothing with the system but the weights and the token ids: the library's padded model, full
-similarity matrices, one backward.
+LAYERS is `plain`; `recomputed`, with activation checkpointing; `flash`, by the variable-length branch that
+CUDA takes (dropout on probabilities depends on the split there, so DROPOUT leaves it out); or `graphs`, that
+branch with rows as graphs, as a GPU has them whatever LAYERS are: then a batch comes three times, and what is
+compared is of the last, by graphs that were recorded at the second. The reference shares nothing with the
+system but the weights and the token ids: the library's padded model, full similarity matrices, one backward.
 """
 
 import json
@@ -19,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "step"))
 os.environ["DS_ACCELERATOR"] = "cuda" if sys.argv[-1] == "cuda" else "cpu"
 
 import numpy as np
@@ -40,6 +42,7 @@ from pretrain.objectives import BatchContext, build_objective
 from pretrain.objectives.vadvcse import sequence_noise
 from pretrain.step import placement
 from pretrain.step.engine import build_engine, start_processes
+from pretrain.step.graphs import Graphs
 from pretrain.step.model import SentenceModel
 from pretrain.step.placement import balance, imbalance
 from pretrain.step.plan import initial_owners, passes_of
@@ -52,6 +55,7 @@ from contrastive_references import NEGATIVES
 from encoder_helpers import scale_matrices
 from exactness_cases import CASES, CLS, LABELS, MASK, PAD, SEED, SEP, VOCABULARY, WIDTH, N, make_batch, share
 from flash_reference import flash_on_cpu
+from graph_recorder import Recorder, count_repeats
 from objective_references import SYSTEMS, reference_shares
 from reference_model import KeyedReference, Reference, double
 
@@ -347,8 +351,8 @@ def main() -> None:
     if how == "off":
         placement.ABOVE = math.inf
     layers, precisions = sys.argv[6], ["fp32"] if rate else sys.argv[7].split(",")
-    attention = flash_on_cpu if layers == "flash" else nullcontext
-    of_attention = 0.0 if layers == "flash" else rate
+    attention = flash_on_cpu if layers in ("flash", "graphs") else nullcontext
+    of_attention = 0.0 if layers in ("flash", "graphs") else rate
     if sys.argv[8] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
@@ -369,7 +373,8 @@ def main() -> None:
             if layers == "recomputed":
                 model.encoder.recompute_layers()
             engine = build_engine(model, config)
-            update = Update(engine, 0.0)
+            graphs = Graphs(engine, "auto", record=Recorder() if layers == "graphs" else None)
+            update = Update(engine, 0.0, graphs=graphs)
             batch = share(whole, rank, world, 0)
             shares = [share(whole, other, world, 0) for other in range(world)]
             every = max(
@@ -378,16 +383,21 @@ def main() -> None:
             scale = LossScale(engine.module, 2.0**20 if precision == "fp16" else 1024.0)
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             for pieces in (1, 2, 4):
-                for name, buffer in engine.module.named_buffers():
-                    buffer.copy_(buffers[name])  # ESimCSE's queue moves with every batch
                 # each rank computes the whole loss, or its share of it
                 contrastive.SMALLEST_SHARED = 2**20 if pieces == 2 else 0
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
-                scaled = pieces == 2 or precision == "fp16"
-                computes = WholeBatch(engine, SEED, budget, scale if scaled else None, lanes=N)
+                scaled = precision == "fp16" or (pieces == 2 and not graphs.on)  # which float16 alone is
+                scaling = scale if scaled else None
+                computes = WholeBatch(engine, SEED, budget, scaling, lanes=N, graphs=graphs)
                 computes.adds = stage <= 1 and pieces > 1  # as on a GPU
-                with attention():
-                    result = computes.compute(batch, collects_diagnostics=pieces > 1)
+                for turn in range(3 if graphs.on else 1):
+                    if turn:
+                        engine.module.zero_grad()
+                    for name, buffer in engine.module.named_buffers():
+                        buffer.copy_(buffers[name])  # ESimCSE's queue moves with every batch
+                    repeats = count_repeats(graphs)
+                    with attention():
+                        result = computes.compute(batch, collects_diagnostics=pieces > 1)
                 got = engine_gradients(engine)
                 needed = needed_micro_batches(shares, model, budget, how)
                 report.append(
@@ -398,6 +408,7 @@ def main() -> None:
                         "world": world,
                         "micro_batches": result.micro_batches,
                         "needed_micro_batches": needed,
+                        "repeats": repeats["backward"],
                         "losses": Numbers(result.losses).read(),
                         "expected_losses": expected_losses,
                         "negatives": result.negatives,

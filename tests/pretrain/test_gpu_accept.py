@@ -1,19 +1,24 @@
 """The script that accepts a GPU, at tiny sizes on a CPU."""
 
 import json
+import signal
 import sys
+import time
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from run_helpers import finish, start
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import gpu_accept
 import gpu_bundle
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu_accept.py"
+WORKER = Path(__file__).with_name("accept_worker.py")
 
 
 def accepted(out: Path, parts: str) -> dict:
@@ -30,8 +35,62 @@ def accepted(out: Path, parts: str) -> dict:
 @pytest.mark.full
 def test_a_part_passes_or_says_why_it_cannot_run(tmp_path):
     outcomes = accepted(tmp_path / "accept.json", "replay,waits")
-    assert outcomes["replay"]["outcome"] == "pass"
+    assert outcomes["replay"]["outcome"] == "pass" and "rows by graphs" not in outcomes["replay"]
     assert outcomes["waits"]["outcome"] == "skip" and "CUDA" in outcomes["waits"]["reason"]
+
+
+@pytest.mark.full
+def test_checks_compare_what_graphs_made(tmp_path):
+    finish(start([str(WORKER), str(tmp_path / "found.json"), "replay,resume"]), timeout=600)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["replay"]["rows by graphs"] == 1 and found["resume"]["rows by graphs"] >= 6
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("parts", ["attention", "batch65536,peer512"])
+def test_single_operations_steps_and_peers_run_on_a_cpu(tmp_path, parts):
+    outcomes = accepted(tmp_path / "accept.json", parts)
+    assert all(outcome["outcome"] == "pass" for outcome in outcomes.values()), outcomes
+    if parts == "attention":
+        assert outcomes["attention"]["8 tokens"]["plain"].endswith(" us")
+    else:
+        assert outcomes["batch65536"]["step"]["tokens_per_second"] > 0
+        assert outcomes["peer512"]["peer_tokens_per_second"] > 0
+
+
+@pytest.mark.full
+def test_parts_without_time_are_named_and_end_the_script_with_1(tmp_path):
+    """The time is over before the script is set up."""
+    out = tmp_path / "accept.json"
+    words = ["--device", "cpu", "--out", str(out), "--parts", "attention,peer64", "--seconds", "0.1"]
+    said = finish(start([str(SCRIPT), *words]), expect=1)
+    assert said.splitlines()[-1] == "no time: attention, peer64"
+    outcomes = json.loads(out.read_text())["parts"]
+    assert all(outcome["outcome"] == "late" for outcome in outcomes.values())
+
+
+def test_a_part_that_begins_late_ends_with_the_time(monkeypatch):
+    def takes_long(accept):
+        try:
+            time.sleep(30)
+        except Exception:
+            pytest.fail("a library may catch exceptions")
+
+    monkeypatch.setitem(gpu_accept.PARTS, "masked", takes_long)
+    before = signal.signal(signal.SIGALRM, gpu_accept.end)
+    try:
+        nothing = SimpleNamespace(peers={})
+        outcome = gpu_accept.outcome_of("masked", nothing, ["masked"], time.monotonic() + 0.1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert outcome["outcome"] == "late" and outcome["seconds"] < 10
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_own_parts_come_before_peers():
+    parts = list(gpu_accept.PARTS)
+    assert parts[-len(gpu_accept.PEERS) :] == list(gpu_accept.PEERS)
+    assert {beside for beside, _ in gpu_accept.PEERS.values()} < set(parts)
 
 
 @pytest.mark.full
@@ -51,17 +110,14 @@ def test_without_a_gpu_it_says_so_in_one_line():
 
 @pytest.mark.slow
 def test_every_part_runs(tmp_path):
-    parts = (
-        "waits,replay,resume,exactness,tests,batch64,batch512,masked,batch8192,attention,batch65536,bandwidth"
-    )
-    outcomes = accepted(tmp_path / "accept.json", parts)
+    outcomes = accepted(tmp_path / "accept.json", ",".join(gpu_accept.PARTS))
     skipped = {part for part, outcome in outcomes.items() if outcome["outcome"] == "skip"}
     assert skipped == {"waits", "tests"}  # which want a GPU
     assert all(outcome["outcome"] == "pass" for part, outcome in outcomes.items() if part not in skipped)
     speeds = outcomes["masked"]["exact, graphs auto"], outcomes["batch64"]["graphs off"]
     assert all(speed["tokens_per_second"] > 0 for speed in speeds)
     assert outcomes["masked"]["fast, graphs off"]["planned_gb"] >= 0
-    assert all("ratio" in outcomes[part] for part in ("batch64", "batch512", "masked"))
+    assert all(outcomes[part]["ratio"] > 0 for part in gpu_accept.PEERS)
     assert outcomes["batch65536"]["step"]["tokens_per_second"] > 0
     assert outcomes["batch65536"]["loss alone"]["TF32 is off by"]["loss"] < 1e-5  # a CPU rounds no factor
 

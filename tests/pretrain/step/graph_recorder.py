@@ -1,5 +1,8 @@
 """Stands for what records CUDA graphs, on a CPU; on a GPU it counts what is recorded."""
 
+from collections import Counter
+from collections.abc import Callable
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -62,3 +65,20 @@ def same_memory(function):
                         place.copy_(value)
 
     return repeat
+
+
+def count_repeats(graphs) -> Counter:
+    """Count from now on how often the forward and the backward of rows that are recorded are repeated."""
+    counts = Counter()
+
+    def counted(name: str, repeat: Callable[[], None]) -> Callable[[], None]:
+        def again() -> None:
+            counts[name] += 1
+            repeat()
+
+        return again
+
+    for graph in graphs.graphs.values():
+        for name in ("forward", "backward"):
+            setattr(graph, name, counted(name, getattr(graph, name)))
+    return counts

@@ -227,6 +227,14 @@ def test_gradients_are_the_same_through_the_variable_length_branch(tmp_path, wor
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("world,stage", [(1, 0), (2, 1)])
+def test_gradients_are_the_same_by_graphs_of_rows(tmp_path, world, stage):
+    report = launch(tmp_path, world, stage, "clear_mean", layers="graphs", precisions=BOTH)
+    check(report, world)
+    assert all(row["repeats"] for row in report["rows"] if "repeats" in row)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("world,stage,cases", [(1, 0, "clear_mean,vadvcse"), (2, 3, "clear_mean,diffcse")])
 def test_gradients_are_the_same_where_layers_are_computed_again(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases, 0.1, layers="recomputed"), world)
