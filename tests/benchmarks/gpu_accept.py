@@ -372,7 +372,8 @@ def timed(accept: Accept, run: Run, flops_per_token: float, count: int, met: int
 
 @cache
 def measured_peak(accept: Accept) -> float:
-    return measure_peak_flops(accept.device, torch.bfloat16)
+    on_gpu = accept.device.type == "cuda"  # a CPU may take half a minute in bfloat16
+    return measure_peak_flops(accept.device, torch.bfloat16 if on_gpu else torch.float32)
 
 
 def of_peer(part: str) -> Callable[[Accept], dict[str, Any]]:
