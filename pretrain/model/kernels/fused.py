@@ -336,7 +336,12 @@ def _fits(qkv: Tensor, tokens: int, tiles: dict[int, int]) -> bool:
     size, columns = qkv.element_size(), _columns(qkv.shape[-1])
     if qkv.dtype == torch.float64 or columns > _LARGEST_HEAD:
         return False
-    return tiles[size] * size * tokens * max(columns, tokens // 2) <= _shared_memory(qkv.device)
+    return shared_by(tiles, size, tokens, columns) <= _shared_memory(qkv.device)
+
+
+def shared_by(tiles: dict[int, int], size: int, tokens: int, columns: int) -> int:
+    """Return the most bytes that a program with tiles of numbers of `size` bytes shares."""
+    return tiles[size] * size * tokens * max(columns, tokens // 2)
 
 
 def _columns(size: int) -> int:

@@ -216,11 +216,27 @@ def test_an_encoder_with_dropout_is_that_of_the_plain_kernels(family, monkeypatc
         assert error < 1e-5 * torch.linalg.vector_norm(expected) + 1e-7 * scale, name
 
 
-def test_every_program_compiles_for_a_gpu_that_is_not_here(tmp_path):
+def compile_programs(tmp_path, *words: str) -> list[list[str]]:
+    """Return the words of each line that is printed."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(Path(__file__).with_name("compile_programs.py"))]
+    command = [sys.executable, str(Path(__file__).with_name("compile_programs.py")), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    compiled = {line.split()[0] for line in done.stdout.splitlines()}
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_every_program_compiles_for_a_gpu_that_is_not_here(tmp_path):
+    compiled = {line[0] for line in compile_programs(tmp_path)}
     assert {"norm_forward", "norm_backward", "attention_backward", "cross_entropy"} <= compiled
+
+
+@pytest.mark.full
+def test_attention_shares_no_more_memory_than_it_is_held_to(tmp_path):
+    lines = compile_programs(tmp_path, "tiles")
+    left = [line[1:4] for line in lines if line[4] == "is"]
+    assert left == [["128", "128", "4"]]  # channels, tokens, bytes of a number
+    sizes = [(int(shared), int(bound)) for *_, shared, bound in lines if bound.isdigit()]
+    assert len(sizes) == len(lines) - len(left) == 29
+    assert all(shared <= bound <= 227 * 1024 for shared, bound in sizes), lines
+    assert any(shared == bound for shared, bound in sizes)
