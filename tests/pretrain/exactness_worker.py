@@ -389,7 +389,7 @@ def main() -> None:
                 scaled = precision == "fp16" or (pieces == 2 and not graphs.on)  # which float16 alone is
                 scaling = scale if scaled else None
                 computes = WholeBatch(engine, SEED, budget, scaling, lanes=N, graphs=graphs)
-                computes.adds = stage <= 1 and pieces > 1  # as on a GPU
+                computes.adds = stage <= 1 and (pieces > 1 or graphs.on)  # as on a GPU
                 for turn in range(3 if graphs.on else 1):
                     if turn:
                         engine.module.zero_grad()
