@@ -14,14 +14,16 @@ from typing import Any
 
 from augment.core.pretrained import hub_fault
 from finetune import anli, clustering, mteb_english, nanobeir, nli_distance, zh_sts
-from finetune.encoders.source import ModelSource, kind_of, names_function
+from finetune.encoders.source import ModelSource
 from finetune.intents import sets as intents
 from finetune.results import ROUNDED, Evaluation, read_if_there
 from finetune.senteval import tasks as senteval
 from finetune.tuning import tasks as glue
+from finetune.tuning.labelled import require_encoder
 from pretrain.benchmarks import sts_tasks as sts
 from pretrain.benchmarks.files import DATA_SETS, known_name
 from pretrain.benchmarks.own_sets import read_own_set
+from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.typed_values import named_places
@@ -203,11 +205,12 @@ def reasons_to_skip(
     units: Sequence[EvaluationJob], root: Path, source: ModelSource
 ) -> dict[EvaluationJob, str]:
     """Return the units that cannot be done, with the reason: no data, or no such model."""
-    is_encoder = not names_function(source.location) and kind_of(source.location) != "sentence-transformers"
-    trains = "it trains the weights, and takes a run, an export or a Hugging Face folder"
-    reasons = {
-        unit: unit.lacking(root) or trains * (unit.command.trains and not is_encoder) for unit in units
-    }
+    reasons = {unit: unit.lacking(root) for unit in units}
+    if trained := [unit for unit in units if unit.command.trains and not reasons[unit]]:
+        try:
+            require_encoder(source)
+        except UserError as error:
+            reasons |= dict.fromkeys(trained, str(error))
     return {unit: reason for unit, reason in reasons.items() if reason}
 
 

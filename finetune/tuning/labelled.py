@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from augment.core.errors import CannotLoad
+from augment.core.pretrained import pretrained
 from augment.core.ragged import Ragged
 from finetune.encoders.models import EmbeddingModel, Function
 from finetune.encoders.padded import tokenized
-from finetune.encoders.source import names_function, resolve
+from finetune.encoders.source import ModelSource, names_function, resolve
 from pretrain.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,13 +57,26 @@ class Encoded:
         return self.targets
 
 
+def require_encoder(source: ModelSource) -> None:
+    """Raise UserError for what has no transformer of a type that can be trained; no weights are read."""
+    from transformers import AutoConfig
+
+    from pretrain.model.architectures import family_of
+
+    if names_function(source.location):
+        raise UserError(f"{source.name}: a function cannot be fine-tuned; name the folder of its encoder")
+    try:
+        family_of(pretrained(AutoConfig, source.location).model_type)
+    except CannotLoad as error:
+        raise UserError(f"{source.name}: cannot load an encoder to fine-tune: {error}") from None
+
+
 def open_source(model: str | Path) -> PretrainedEncoder:
-    """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning."""
+    """Open a run, an export, a Hugging Face or sentence-transformers folder or hub name for fine-tuning."""
     from finetune.encoders.embed import embed_sentences, load_model
 
-    if names_function(str(model)):
-        raise UserError(f"{model}: a function cannot be fine-tuned; name the folder of its encoder")
     source = resolve(model)
+    require_encoder(source)
     encoder, tokenizer = load_model(source)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"{model}: its tokenizer has no fast version (tokenizer.json); convert it first")

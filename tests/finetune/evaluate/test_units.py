@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -11,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 from commands import call
 from intent_files import layout
-from model_folders import save_bert, save_guest, save_run
+from model_folders import make_tokenizer, save_bert, save_guest, save_run
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sts_layout import write_layout
 
 from finetune import mteb_english
@@ -22,6 +25,7 @@ from finetune.evaluate.__main__ import ProcessResult, main
 from finetune.evaluate.suites import SUITES, EvaluationJob, EvaluationRecord
 from finetune.nanobeir import THIRTEEN
 from finetune.results import Evaluation, write
+from finetune.tuning.labelled import open_source
 from pretrain.common.errors import UserError
 from pretrain.common.shutdown import EXIT_CODES, INTERRUPT, NONE
 
@@ -299,7 +303,7 @@ def test_sets_beside_nanobeirs_come_behind_them_and_mteb_is_in_all_where_it_is_i
     assert mteb[0].lacking(tmp_path) == "" and mteb[0].files(tmp_path) == []
 
 
-def test_what_cannot_be_done_has_its_reason_and_lines_are_one_for_each_kind(models, data):
+def test_what_cannot_be_done_has_its_reason_and_lines_are_one_for_each_kind(models, data, tmp_path):
     sts, intents, glue = SUITES["quick"][0], SUITES["quick"][2], EvaluationJob("anli", ("R1",))
     (missing := EvaluationJob("glue", ("RTE",)), more := EvaluationJob("glue", ("CoLA",)))
     units = [sts, intents, glue, missing, more]
@@ -309,12 +313,18 @@ def test_what_cannot_be_done_has_its_reason_and_lines_are_one_for_each_kind(mode
     (root := data / "ANLI" / "R1").mkdir(parents=True)
     for part in ("dev", "test"):
         (root / f"{part}.jsonl").touch()
-    assert glue not in suites.reasons_to_skip(units, data, source)
-    for other in (resolve(models["st"]), ModelSource("a:b", "a:b")):
+    for encoder in ("bert", "run", "st"):
+        assert glue not in suites.reasons_to_skip(units, data, resolve(models[encoder]))
+        open_source(models[encoder])
+    static = tmp_path / "static"
+    SentenceTransformer(modules=[StaticEmbedding(make_tokenizer(), embedding_dim=8)]).save(str(static))
+    for other in (resolve(static), ModelSource("a:b", "a:b")):
         reasons = suites.reasons_to_skip(units, data, other)
-        assert reasons[glue].startswith("it trains the weights") and sts not in reasons
+        assert sts not in reasons
+        with pytest.raises(UserError, match=re.escape(reasons[glue])):
+            open_source(other.name)
     first, second = suites.skipped_lines(reasons)
-    assert first.startswith("left out: anli R1: it trains")
+    assert first == f"left out: anli R1: {reasons[glue]}" and "a:b: a function cannot be" in first
     assert second.startswith("left out: glue RTE and 1 more: ") and second.endswith("is not there")
 
 
