@@ -9,7 +9,6 @@ rows have not been evaluated is not drawn.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
+from pretrain.common.run_folder import read_json_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +39,7 @@ def draw(folder: Path) -> None:
     path = folder / "results.json"
     if not path.is_file():
         raise UserError(f"{path} is not there: it is the table of a sweep, made by `clearly sweep`")
-    content = json.loads(path.read_text())
+    content = read_json_file(path, "remove it; the same `clearly sweep` writes it again")
     place = folder / "figures"
     make_folder(place)
     for name, figure in content.get("figures", {}).items():

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModel
 
-from augment.core.pretrained import pretrained, pretrained_model
+from augment.core.pretrained import pretrained, pretrained_model, require_weights
 from finetune.encoders.source import cached_folder
 from pretrain.common.files import copy_tree, filled_folder, remove_file, replace_durably, to_json
 from pretrain.export.folder import MARK
@@ -30,6 +30,7 @@ def average(start: str, adapted: Path, alpha: float, out: Path) -> Path:
         start: folder or name of a model of transformers, of the same architecture.
         alpha: share of the adapted weights.
     """
+    require_weights(adapted)
     with torch.random.fork_rng(devices=[]):
         before = pretrained_model(AutoModel, start).state_dict()
     prefix = MODEL_FOR_MASKED_LM_MAPPING[type(pretrained(AutoConfig, adapted))].base_model_prefix

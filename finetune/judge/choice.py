@@ -8,6 +8,7 @@ import glob
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,12 +34,14 @@ from pretrain.benchmarks.own_sets import OwnSet, read_own_set
 from pretrain.benchmarks.sts_tasks import PairScores, StsEvaluator
 from pretrain.common.errors import CollapsedEncoder, UserError
 from pretrain.common.files import discard, sha256_of
+from pretrain.common.run_folder import read_json_file
 from pretrain.export.sums import WEIGHTS
 from pretrain.prepare.sentences import sentences_of
 
 STS, DOCSTRINGS = "STS-B dev", "general test (docstrings)"
 MOST_FORGOTTEN = 1.0
 """Points of the general test below the start's, from which on an average is not taken."""
+JUDGE_AGAIN = "remove it; the same `clearly adapt` judges again"
 _SCORES = "scores.npz"
 
 
@@ -76,12 +79,10 @@ class Judge:
     def begin(self) -> None:
         """Score BM25 and the start, unless an earlier call has, of the same start."""
         kept, start = self.folder / _SCORES, f"{START} {self.start}"
-        if kept.is_file():
-            with np.load(kept) as arrays:
-                for name in arrays:
-                    row, half = name.rsplit("/", 1)
-                    if row in (BM25, start):
-                        self.scores.setdefault(row.split()[0], {})[half] = arrays[name]
+        for name, array in _kept_scores(kept).items():
+            row, half = name.rsplit("/", 1)
+            if row in (BM25, start):
+                self.scores.setdefault(row.split()[0], {})[half] = array
         if bm25.available() and BM25 not in self.scores:
             self.scores[BM25] = self.halves.of_words()
         if START not in self.scores:
@@ -191,6 +192,17 @@ class Judge:
         return {name: one.plain() for name, one in found["general"][self.general.name].items()}
 
 
+def _kept_scores(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path) as arrays:
+            return dict(arrays)
+    except FileNotFoundError:
+        return {}
+    except Exception as error:  # numpy, zipfile and zlib each raise their own
+        print(f"note: {path} is damaged ({error}), and is made again", file=sys.stderr)
+        return {}
+
+
 def fingerprint(source: str, pooling: str) -> str:
     """Return what the vectors of an encoder, a folder or a name of the hub, follow from, as a sha256."""
     # of a name the folder in the cache, which its commit names: weights may arrive there later
@@ -230,7 +242,7 @@ def read_report(path: Path, trained: Path, best: Path) -> dict[str, Any] | None:
         )
     if not path.is_file() or not (best / WEIGHTS).is_file():
         return None
-    report = json.loads(path.read_text("utf-8"))
+    report = read_json_file(path, JUDGE_AGAIN)
     weights = [sha256_of(folder / WEIGHTS) for folder in (trained, best)]
     return report if report["weights"] == weights else None
 

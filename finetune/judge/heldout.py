@@ -28,6 +28,7 @@ from finetune.nanobeir import FOLDER
 from pretrain.benchmarks.files import json_objects
 from pretrain.common import files
 from pretrain.common.errors import UserError
+from pretrain.common.run_folder import read_json_file
 from pretrain.config.data import Source
 from pretrain.prepare.sources.markup import Pair
 from pretrain.prepare.sources.planning import files_at, kind_of, plan_tasks
@@ -89,7 +90,8 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
         "contents": contents_of(sources, folder.parent),
     }
     if (folder / _ABOUT).is_file():
-        made = RetrievalTest(**json.loads((folder / _ABOUT).read_text("utf-8")))
+        how = f"remove {folder}; the same command makes the same test again"
+        made = RetrievalTest(**read_json_file(folder / _ABOUT, how))
         _require_same(made.settings, settings, folder)
         return made
     tasks = plan_tasks(list(sources), structure=True)

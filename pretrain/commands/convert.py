@@ -12,6 +12,7 @@ from augment.core.pretrained import pickled_weights
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, fsync_folder, library_errors, rename_durably, replace_durably
+from pretrain.common.run_folder import read_json_file
 
 
 def convert(folder: str | Path) -> list[Path]:
@@ -22,7 +23,7 @@ def convert(folder: str | Path) -> list[Path]:
     written = [_convert_file(path) for path in pickled_weights(folder)]
     folders = sorted({file.parent for file in written})
     for index in (path for part in folders for path in sorted(part.glob("pytorch_model*.bin.index.json"))):
-        content = json.loads(index.read_text())
+        content = read_json_file(index, "copy it again")
         content["weight_map"] = {name: _new_name(file) for name, file in content["weight_map"].items()}
         written.append(index.with_name(_new_name(index.name)))
         replace_durably(written[-1], (json.dumps(content, indent=2) + "\n").encode())

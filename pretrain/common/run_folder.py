@@ -37,10 +37,19 @@ def require_run(folder: Path) -> None:
         raise UserError(f"{folder} is not the folder of a run: it has no config.yaml of one")
 
 
+def read_json_file(path: Path, remedy: str) -> Any:
+    """Return what a JSON file of ours holds; UserError with the remedy if it is damaged."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}): {remedy}") from None
+
+
 def read_summary(run: Path) -> dict[str, Any] | None:
     """Return report/summary.json, which a run writes when it is finished; None: it is not."""
     path = run / "report" / "summary.json"
-    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+    how = f"remove it; clearly train --run {run} --resume auto writes it again"
+    return read_json_file(path, how) if path.is_file() else None
 
 
 def is_complete(run: Path, steps: int) -> bool:

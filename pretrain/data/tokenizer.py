@@ -19,6 +19,7 @@ from augment.core.ragged import Ragged
 from augment.text.cleaning import with_cleaning, without_cleaning
 from pretrain.common.errors import UserError
 from pretrain.common.files import discard, library_errors, put_in_place
+from pretrain.common.run_folder import read_json_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -330,7 +331,7 @@ def tokenizer_hash(path: str | Path) -> str:
         file = folder / "tokenizer" / "tokenizer.json"
     if not file.is_file():
         raise UserError(f"{path} holds no tokenizer.json.")
-    content = without_cleaning(json.loads(file.read_text("utf-8")))
+    content = without_cleaning(read_json_file(file, "restore it from a copy"))
     for setting in ("padding", "truncation"):
         content.pop(setting, None)
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -9,6 +9,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError
 
 from pretrain.common.errors import UserError
+from pretrain.config.validation import read_yaml
 from pretrain.export.folder import MARK, read_policy
 from pretrain.export.model_card import hub_card, without_folders
 from pretrain.export.sums import SUMS, WEIGHTS, evaluations_of
@@ -38,7 +39,7 @@ class Upload:
         self.repo = repo
         self.evaluations, self.other_evaluations = evaluations_of(export, report)
         self.card = hub_card(export, repo, policy, self.evaluations)
-        recipe = without_folders(yaml.safe_load((export / RECIPE).read_text("utf-8")))
+        recipe = without_folders(read_yaml(export / RECIPE))
         rewritten = {
             "README.md": str(self.card),
             MARK: json.dumps(without_folders(policy), indent=1, ensure_ascii=False) + "\n",

@@ -1,6 +1,5 @@
 """Enter what was trained into the board: a folder a record, and a table of all."""
 
-import json
 import math
 import re
 import time
@@ -67,7 +66,7 @@ def enter(folder: Path, board: Path) -> Path:
 
 def records(board: Path) -> list[dict[str, Any]]:
     """Return the records of a board."""
-    return [json.loads(path.read_text("utf-8")) for path in sorted(board.glob(f"*/{RECORD}"))]
+    return [read_json(path) for path in sorted(board.glob(f"*/{RECORD}"))]
 
 
 def by_leg(record: dict[str, Any]) -> dict[str, list[float]]:

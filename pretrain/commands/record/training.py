@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import re
 import sys
 import time
@@ -20,6 +19,7 @@ from pretrain.commands.record.tracks import CORES, TRACKS, Track, code_here, cor
 from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.common.processes import failure_line, no_rank, run_to_end, start_logged, wait_for_end
+from pretrain.common.run_folder import read_json_file
 from pretrain.common.shutdown import STOP_FILE
 from pretrain.config.data import data_config
 from pretrain.config.recipe import as_yaml
@@ -100,7 +100,7 @@ def _flags_of(derive: str, track: Track) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return what a file of a record holds; nothing if it is not there."""
-    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return read_json_file(path, "restore it from a copy") if path.is_file() else {}
 
 
 def do_seeds(track: Track, seeds: Sequence[int], data: Path, eval_data: Path, out: Path, score: bool) -> None:

@@ -1,7 +1,6 @@
 """The parts of a run's page, and the page."""
 
 import html
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader
 from finetune.encoders.embed import embed_sentences
 from finetune.encoders.models import EmbeddingModel, Function, open_model
 from finetune.figures.drawing import to_svg
-from finetune.judge.choice import report_lines
+from finetune.judge.choice import JUDGE_AGAIN, report_lines
 from finetune.report.figures import curve_names, draw_curves
 from finetune.report.sources import System, collect
 from finetune.search import Hit, nearest
 from pretrain.benchmarks.distinct import unit
 from pretrain.commands import inspect
-from pretrain.common.run_folder import read_summary
+from pretrain.common.run_folder import read_json_file, read_summary
 from pretrain.config.recipe import load_config
 from pretrain.config.run import Config
 from pretrain.data.manifest import PAIRS
@@ -74,7 +73,7 @@ def page_of(run: Path, sentences: int, queries: list[str]) -> str:
         run=run,
         facts=facts(run, config),
         figures=heldout_figures(run),
-        judged=report_lines(json.loads(report.read_text("utf-8"))) if report.is_file() else [],
+        judged=report_lines(read_json_file(report, JUDGE_AGAIN)) if report.is_file() else [],
         curves=curves(run),
         masked=config.objective.masked_copies > 0,
         views=[(spec.role, spec.augmentation) for spec in view_specs(loader_config(config))],
@@ -178,7 +177,7 @@ def read_pairs(folder: Path, tokenizer: Any) -> list[tuple[str, str]]:
         return np.array(tokenizer(sentence, verbose=False)["input_ids"], np.int32).tobytes() in heldout
 
     pairs, seen = [], set[str]()
-    for first, others in json.loads((folder / PAIRS).read_text("utf-8")):
+    for first, others in read_json_file(folder / PAIRS, "prepare the data again"):
         if {first, others} & seen or not all(map(is_heldout, [first, *split_sentences(others)])):
             continue
         seen |= {first, others}

@@ -13,7 +13,6 @@ or a list of such: their mean. {KEY} in one stands for that key of the row's `at
 """
 
 import hashlib
-import json
 import shlex
 import statistics
 import sys
@@ -29,6 +28,7 @@ from pretrain.commands.sweep.runs import SweepRun, Trainer, slug
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.processes import failure_line, start_logged, wait_for_end
+from pretrain.common.run_folder import read_json_file
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}
 """Evaluations of every run: seconds on a GPU, a minute or two on a CPU."""
@@ -160,7 +160,7 @@ def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
 
 def _tasks(path: Path) -> dict[str, Any]:
     """Return the tasks of a file of figures, by name."""
-    tasks = json.loads(path.read_text()).get("tasks")
+    tasks = read_json_file(path, "remove it, and give --eval-data to evaluate anew").get("tasks")
     if tasks is None:
         raise UserError(f"{path} is of an earlier version: remove it, and give --eval-data to evaluate anew")
     return tasks

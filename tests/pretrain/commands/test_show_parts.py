@@ -19,6 +19,7 @@ from pretrain.commands.show.page import (
     read_pairs,
     search,
 )
+from pretrain.common.errors import UserError
 from pretrain.config.recipe import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
@@ -116,6 +117,9 @@ def test_pairs_are_of_paragraphs_all_of_whose_sentences_are_held_out(
     for name in ("manifest.json", "heldout", "tokenizer"):
         (tmp_path / name).symlink_to(tiny_data / name)
     assert read_pairs(tmp_path, tokenizer) == []
+    (tmp_path / page.PAIRS).write_text(json.dumps(found)[:99])
+    with pytest.raises(UserError, match=rf"{page.PAIRS} is damaged \(.*prepare the data again"):
+        read_pairs(tmp_path, tokenizer)
     first, second = found[:2]
     training = "The sentence of nobody stands here."
     extra = [
@@ -218,3 +222,6 @@ def test_the_page_has_all_of_its_parts(config, tokenizer, tmp_path, monkeypatch)
     config.objective.mlm.weight = 0.0
     html = page.page_of(tmp_path, 1, ["x"])
     assert "judged {}" in html and "recall@5" not in html and "masked tokens" not in html
+    (tmp_path / "report" / "judge.json").write_text('{"rows": [')
+    with pytest.raises(UserError, match=r"report/judge.json is damaged \(.*judges again"):
+        page.page_of(tmp_path, 1, ["x"])
