@@ -190,6 +190,8 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
     """Return the sentences to show."""
     if file and text:
         raise AugmentationError("give a file or --text, not both")
+    if os.path.isfile(text):
+        raise UserError(f"--text is a sentence, and {text} is a file: give it without --text")
     if text:
         try:
             text.encode()

@@ -66,7 +66,7 @@ _OTHERS = (
     ("eval_data", "sts", "the folder of the benchmarks"),
     ("init model.init", "model_name_or_path base_model", ""),
     ("run", "folder", "the run folder"),
-    ("out run folder", "output_dir save_dir output_path", ""),
+    ("out run", "output_dir save_dir output_path", ""),
     ("name", "run_name", ""),
     ("track", "report_to", ""),
     ("resume checkpoint.resume", "resume_from_checkpoint", ""),
@@ -220,8 +220,11 @@ def nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
     names = list(names)
     last = key.split(".")[-1]
     other, remark = OTHER_NAMES.get(last, ("", ""))
+    if last in OTHER_NAMES and not other:
+        return ""
     if last in _OTHER_TEXT_NAMES:
-        ours = ((name, "") for name in TEXT_NAMES if name in names and name != last)
+        known = ("file",) if {"file", "text"} <= set(names) else TEXT_NAMES  # `text` is a sentence beside it
+        ours = ((name, "") for name in known if name in names and name != last)
         other, remark = next(ours, (other, remark))
     if "." in key and (ends := [name for name in names if name.endswith(f".{key}")]):  # simcse.temperature
         return f"; did you mean {prefix}{ends[0]}?"

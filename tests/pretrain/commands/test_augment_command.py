@@ -236,6 +236,8 @@ def test_what_is_no_sentence_is_refused_and_pipes_are_told_from_terminals(tmp_pa
         command_line.read_sentences("", "a \udcff", 5)
     with pytest.raises(AugmentationError, match="a file or --text, not both"):
         command_line.read_sentences(str(file), "a", 5)
+    with pytest.raises(UserError, match="is a file: give it without --text"):
+        command_line.read_sentences("", str(file), 5)
     for gone in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(UserError, match="there is no file"):
             command_line.read_sentences(str(gone), "", 5)

@@ -99,11 +99,13 @@ def test_a_name_with_its_section_is_that_of_the_section():
 def test_a_flag_for_results_stands_before_the_run_that_a_command_reads():
     assert nearest("output_dir", ["run", "out"]) == "; its name here is out"
     assert nearest("output_dir", ["run", "folder"]) == "; its name here is run"
+    assert nearest("output_dir", ["folder"]) == ""  # of figures, of weights to convert: it is there already
 
 
 def test_the_batch_of_evaluations_is_not_taken_for_that_of_training():
     names = [name for name, *_ in flags()]
-    assert nearest("per_device_eval_batch_size", names) == nearest("eval_batch_size", names) == ""
+    for known in (names, ["batch_size", "lr"]):
+        assert nearest("per_device_eval_batch_size", known) == nearest("eval_batch_size", known) == ""
 
 
 def test_names_of_earlier_versions_and_of_texts_are_known():
@@ -115,6 +117,7 @@ def test_names_of_earlier_versions_and_of_texts_are_known():
     for other in ("sources", "corpus", "input", "texts", "text_file", "train_file", "text"):
         assert nearest(other, ["source", "data"]) == "; its name here is source"
         assert nearest(other, ["data", "x"]) == "; its name here is data"
+        assert other == "text" or nearest(other, ["aug", "text", "file"]) == "; its name here is file"
     assert nearest("data", ["data2", "text"]) == "; its name here is text"
 
 
