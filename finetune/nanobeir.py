@@ -15,7 +15,7 @@ are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEI
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -58,15 +58,18 @@ def read(folder: Path) -> RetrievalSet:
     queries = _texts(folder, "queries")
     rows = {name: row for row, name in enumerate(documents)}
     relevant: dict[str, dict[int, float]] = {}
-    for path, row in _rows(folder, "qrels"):
-        query, named = str(_cell(path, row, "query-id")), _cell(path, row, "corpus-id")
+    for place, row in _rows(folder, "qrels"):
+        query, named = str(_cell(place, row, "query-id")), _cell(place, row, "corpus-id")
         try:
             gain = float(row.get("score", 1))
         except (TypeError, ValueError):
-            raise UserError(f"{path}: the score {row['score']!r} is no number") from None
+            raise UserError(f"{place}: the score {row['score']!r} is no number") from None
         for document in map(str, named if isinstance(named, list) else [named]):
             if gain > 0:
-                relevant.setdefault(query, {})[rows.setdefault(document, len(rows))] = gain
+                gains, number = relevant.setdefault(query, {}), rows.setdefault(document, len(rows))
+                if gains.setdefault(number, gain) != gain:
+                    what = f"{query!r} and {document!r} have the score {gains[number]:g} in a row before"
+                    raise UserError(f"{place}: {what}; remove one of them")
     judged_queries = [name for name in queries if name in relevant]
     if not judged_queries:
         raise UserError(f"{folder}: no query has a relevant document; fetch the set again")
@@ -114,19 +117,30 @@ def lacking(folder: Path) -> str:
 
 
 def _texts(folder: Path, part: str) -> dict[str, str]:
-    """Return id -> text of a part, without empty texts; a title stands before the text."""
-    texts = {}
-    for path, row in _rows(folder, part):
-        title, text = row.get("title") or "", _cell(path, row, "text")
+    """Return id -> text of a part, without empty texts; a title stands before the text.
+
+    Raises:
+        UserError: two rows have one id and different texts, of which other programs take the last.
+    """
+    texts: dict[str, str] = {}
+    for place, row in _rows(folder, part):
+        title, text = row.get("title") or "", _cell(place, row, "text")
         if not isinstance(text, str) or not isinstance(title, str):
-            raise UserError(f"{path}: a text that is none: {text!r}; fetch the set again")
-        if joined := f"{title} {text}".strip() if title else text:
-            texts[str(_cell(path, row, "_id"))] = joined
+            raise UserError(f"{place}: a text that is none: {text!r}; fetch the set again")
+        name, joined = str(_cell(place, row, "_id")), f"{title} {text}".strip() if title else text
+        if joined and texts.setdefault(name, joined) != joined:
+            first = next(at for at, one in _rows(folder, part) if str(one["_id"]) == name and one["text"])
+            raise UserError(
+                f"{first}, and {place}: different texts have the _id {name!r}; remove one of them"
+            )
     return texts
 
 
-def _rows(folder: Path, part: str) -> list[tuple[Path, dict]]:
-    return [(path, row) for path in part_files(folder, part) for row in _read_rows(path)]
+def _rows(folder: Path, part: str) -> Iterator[tuple[str, dict]]:
+    """Yield where each row of a part stands, and the row."""
+    for path in part_files(folder, part):
+        for number, row in enumerate(_read_rows(path), 1):
+            yield f"{path}, row {number}", row
 
 
 def _read_rows(path: Path) -> list[dict]:
@@ -146,9 +160,9 @@ def _read_rows(path: Path) -> list[dict]:
         raise UserError(f"{path} cannot be read as parquet: {error}; fetch the set again") from error
 
 
-def _cell(path: Path, row: Mapping, key: str) -> object:
+def _cell(place: str, row: Mapping, key: str) -> object:
     if row.get(key) is None:
-        raise UserError(f"{path}: a row without {key!r}; it has {', '.join(map(str, row))}")
+        raise UserError(f"{place}: a row without {key!r}; it has {', '.join(map(str, row))}")
     return row[key]
 
 

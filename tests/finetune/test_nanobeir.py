@@ -187,6 +187,28 @@ def test_empty_texts_titles_gains_and_unknown_ids(tmp_path):
     assert data.queries == ["wind", "rain"] and data.relevant == [{0: 2.0, 2: 1.0}, {3: 1.0}]
 
 
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("part", ["corpus", "queries", "qrels"])
+def test_one_id_for_two_texts_is_refused_and_equal_ones_pass(tmp_path, part, form):
+    corpus, asked, relevant = made(0, documents=5, queries=3)
+    rows = rows_of(corpus, asked, relevant)
+    rows["qrels"] = [row | {"score": 1} for row in rows["qrels"]]
+    expected = read(write_set(tmp_path / "once", rows, form))
+    again = rows | {part: [*rows[part], rows[part][1]]}
+    assert read(write_set(tmp_path / "again", again, form)) == expected
+    if part != "qrels":
+        nothing = {"_id": rows[part][1]["_id"], "text": ""}
+        assert read(write_set(tmp_path / "empty", rows | {part: [nothing, *rows[part]]}, form)) == expected
+    other = rows[part][1] | ({"score": 2} if part == "qrels" else {"text": "of others"})
+    write_set(tmp_path / "other", rows | {part: [*rows[part], other]}, form)
+    with pytest.raises(UserError, match="; remove one of them") as error:
+        read(tmp_path / "other")
+    files, name = part_files(tmp_path / "other", part), other.get("_id", other.get("corpus-id"))
+    last = len(rows[part]) + 1 - (0 if form == "jsonl" else (len(rows[part]) + 1) // 2)
+    assert f"{files[-1]}, row {last}: " in str(error.value) and repr(str(name)) in str(error.value)
+    assert part == "qrels" or str(error.value).startswith(f"{files[0]}, row 2, and ")
+
+
 def test_of_beirs_files_the_qrels_of_test_are_read(tmp_path):
     corpus, asked, relevant = made(0)
     folder = write_set(tmp_path / "nfcorpus", rows_of(corpus, asked, relevant), "jsonl")
