@@ -65,7 +65,12 @@ while (($#)); do
   esac
   shift
 done
-again=$(printf ' %q' sbatch "$submitted" ${flags[@]+"${flags[@]}"} --run "$run" | sed -E 's|://[^/ ]*@|://|g')  # to be pasted into a shell
+shown=()
+for flag in ${flags[@]+"${flags[@]}"}; do  # a URL without its user, password and query, which may have a key
+  [[ $flag == *://* ]] && flag=$(sed -E 's|://[^/]*@|://|g; s|[?][^,]*||g' <<<"$flag")
+  shown+=("$flag")
+done
+again=$(printf ' %q' sbatch "$submitted" ${shown[@]+"${shown[@]}"} --run "$run")  # to be pasted into a shell
 ((restarts)) && resume=auto  # whatever the first start came from, a restart resumes from what this job has saved
 mkdir -p "$run" || exit 1
 

@@ -42,6 +42,21 @@ def test_what_an_earlier_start_said_does_not_count(submit, tmp_path):
     assert "not requeued" in done.stderr and not (tmp_path / "requeued").exists()
 
 
+def test_the_command_that_goes_on_shows_nothing_secret_of_urls(submit, tmp_path):
+    flags = ["--data.remote", "https://jane:p w@h/d?sig=S3CRET&x=1", "--a=s3://b?token=S3CRET,s3://c/d"]
+    done, words = submit(*flags, "--name", "what?", ENDS="exit 1")
+    again = shlex.split(done.stderr.strip().splitlines()[-1].partition("To continue: ")[2])
+    assert again[2:] == [
+        "--data.remote",
+        "https://h/d",
+        "--a=s3://b,s3://c/d",
+        "--name",
+        "what?",
+        *again[-2:],
+    ]
+    assert words[2:5] == [*flags[:1], flags[1], flags[2]] and "S3CRET" not in done.stdout + done.stderr
+
+
 def test_the_command_that_goes_on_can_be_pasted(submit, tmp_path):
     done, words = submit("--name", "two words", "--run", "my runs/a", ENDS="exit 1")
     script, said = f"{tmp_path}/the project/slurm/pretrain_clear.sh", done.stderr.strip().splitlines()[-1]

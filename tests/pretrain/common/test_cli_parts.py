@@ -263,6 +263,17 @@ def test_help_is_laid_out_for_80_columns():
         ("u?design=a", None),
         ("u?api_key=k'", "u?***'"),
         ("u?my-password=k", "u?***"),
+        ("u?auth=k&x_auth=k&Authorization=k", "u?***&***&***"),
+        ("u?author=a", None),
+        ("wss://tok@host/x and ws://tok@host", "wss://***@host/x and ws://***@host"),
+        ("news://jane@host", None),
+        ("http://jane:one two@host/x", "http://***@host/x"),
+        ("http://jane:one two three@host", "http://***@host"),
+        ("at http://host:80 ask jane@host.org", None),
+        ("at http://host: ask jane@host.org", None),
+        ("a://b:c\nask jane@host.org", None),
+        ("{'a': 's3://b:c', 'd': 'jane@host'}", None),
+        ("hdfs://name:node/path, ask jane@host.org", None),
     ],
 )
 def test_what_urls_hold_of_secrets_is_left_out(text, shown):
