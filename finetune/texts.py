@@ -1,6 +1,7 @@
 """Read the sentences of the text that a flag --text names."""
 
 import os
+import sys
 from pathlib import Path
 
 from pretrain.benchmarks.files import is_file_of_lines, read_sentences
@@ -10,8 +11,10 @@ from pretrain.config.data import Source, data_config
 from pretrain.data.manifest import MANIFEST
 from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.readers import read_head
 from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structured import structured
+from pretrain.prepare.wrapping import margin
 
 
 def read_lines(text: str) -> list[str]:
@@ -24,7 +27,11 @@ def read_lines(text: str) -> list[str]:
         )
     if not os.path.isfile(text):  # a list or a glob, perhaps, which may be longer than a path
         raise UserError(f"--text {text}: there is no such file; --split reads several, and globs")
-    return read_sentences(Path(text), "text")
+    found = read_sentences(Path(text), "text")
+    if width := margin(read_head(Path(text))):
+        note = f"note: {text} is hard-wrapped at column {width}, and each line is searched as a sentence"
+        print(f"{note}; --split joins the lines of paragraphs", file=sys.stderr)
+    return found
 
 
 def read_split(text: str) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from forked_python import run_python
 from model_folders import LONG_AND_SHORT, albert, save_guest, save_run, save_wide_bert
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from finetune.encoders.embed import (
@@ -216,3 +217,13 @@ def test_the_sts_command_refuses_bad_input_in_one_message(folder, tmp_path):
         assert done.returncode == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_special_tokens_typed_in_a_text_are_those_tokens_as_in_the_library(folder, tmp_path):
+    texts = ["a man [MASK] plays", "a man [SEP] plays", "[CLS]", "a man plays"]
+    guest = save_guest(folder, tmp_path / "guest", "mean")
+    library = SentenceTransformer(str(guest), device="cpu")
+    ours = open_model(guest).encode(texts)
+    np.testing.assert_allclose(ours, library.encode(texts), atol=2e-5)
+    special = {library.tokenizer.mask_token_id, library.tokenizer.sep_token_id}
+    assert special <= {token for row in library.tokenizer(texts)["input_ids"] for token in row[1:-1]}

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from finetune import search as command
 from finetune.encoders.models import open_model
 from finetune.search import nearest
+from finetune.texts import read_lines
 from pretrain.benchmarks.files import read_queries, read_sentences
 from pretrain.common.errors import UserError
 
@@ -195,6 +197,24 @@ def test_what_cannot_be_searched_is_one_message(tmp_path, monkeypatch, more, sai
     Path("latin.txt").write_bytes("a cat\n„wo schläft sie?“\n".encode("cp1252"))
     with pytest.raises(UserError, match=said):
         call(command.search, "model", "--text", "text.txt", *more)
+
+
+def test_lines_of_hard_wrapped_text_are_called_fragments(tmp_path, capsys):
+    story = (
+        "He climbed the stairs at dusk, as he had done for thirty years, and saw the lamp of the harbour. "
+    )
+    story += "Nobody in the village remembered another keeper, and few had ever seen the light that he lit."
+    wrapped = "\n\n".join(textwrap.fill(f"{one}. {story} {one}.", 60) for one in SENTENCES)
+    for name, text, said in (("a.txt", wrapped, True), ("b.txt", "\n".join([*SENTENCES, story]), False)):
+        for path, data in (
+            (tmp_path / name, text.encode()),
+            (tmp_path / f"{name}.gz", gzip.compress(text.encode())),
+        ):
+            path.write_bytes(data)
+            assert read_lines(str(path)) == read_sentences(path, "text")
+            err = capsys.readouterr().err
+            assert err.count(f"note: {path} is hard-wrapped at column 60, and each line is searched") == said
+            assert err.count("--split joins") == said
 
 
 def test_sentences_and_queries_are_read_alike_plain_or_packed(tmp_path):
