@@ -125,16 +125,23 @@ def _read_once(place: str, max_bytes: int) -> bytes:
             for piece in answer.iter_content(_PIECE):
                 content += piece
                 if len(content) > max_bytes:
-                    raise Unreachable(f"data.remote: {place}: the server sends more than {max_bytes:,} bytes")
-            return bytes(content)
+                    break
+            return _at_most(max_bytes, bytes(content), place)
     import fsspec
 
     try:
         with fsspec.open(place, "rb") as stream:
-            return stream.read()
+            content = stream.read(max_bytes + 1)
     except (FileNotFoundError, PermissionError) as error:
         raise Unreachable(f"data.remote: {place}: {error}") from None
     except (ImportError, ValueError) as error:  # a protocol that nothing here speaks
         raise UserError(f"data.remote: {place} cannot be read: {error}") from None
     except Exception as error:  # every protocol has errors of its own
         raise OSError(str(error)) from error
+    return _at_most(max_bytes, content, place)
+
+
+def _at_most(max_bytes: int, content: bytes, place: str) -> bytes:
+    if len(content) > max_bytes:
+        raise Unreachable(f"data.remote: {place}: the server sends more than {max_bytes:,} bytes")
+    return content

@@ -1,6 +1,7 @@
 """Prepared data on a server that stalls, drops, cuts, corrupts and says 503, copied into a folder."""
 
 import base64
+import io
 import os
 import shutil
 import time
@@ -97,6 +98,20 @@ def test_other_stores_go_through_fsspec(tiny_data, tmp_path):
     assert contents(tmp_path / "m") == contents(tiny_data)
     with pytest.raises(UserError, match=r"s5://b/x/manifest.json cannot be read: .*s5"):
         copy_prepared("s5://b/x", tmp_path / "n")
+
+
+def test_of_a_store_without_an_end_no_more_is_read_than_a_file_may_have(monkeypatch):
+    asked = []
+
+    class Endless(io.RawIOBase):
+        def read(self, size=-1):
+            asked.append(size)
+            return b"x" * (1000 if size < 0 else size)
+
+    monkeypatch.setattr(fsspec, "open", lambda place, mode: Endless())
+    with pytest.raises(remote.Unreachable, match="m://b/x: the server sends more than 19 bytes"):
+        remote._read_once("m://b/x", 19)
+    assert 0 < sum(asked) <= 20 and min(asked) > 0
 
 
 PASSWORD = "Sw0rdf1sh"
