@@ -29,6 +29,7 @@ from pathlib import Path
 from finetune.flags import AS_IT_IS, Derivation
 from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.common.run_folder import require_folder
 
 
 def main(
@@ -62,10 +63,12 @@ def main(
     if fit.text or fit.sentences:
         flag = "--text" if fit.text else "--sentences"
         raise UserError(f"{flag} goes with --pooling sif, --whiten, --remove or --static: give one")
-    from pretrain.export.folder import export, is_export, read_policy
-
     if push is None and (public or dry_run):
         raise UserError(f"--{'public' if public else 'dry-run'} says how to --push: name OWNER/NAME with it")
+    if push is None:
+        require_folder(Path(run))  # before torch is loaded, which takes seconds
+    from pretrain.export.folder import export, is_export, read_policy
+
     if push is not None:
         from pretrain.export.push import require_repository
 

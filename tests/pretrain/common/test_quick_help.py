@@ -94,9 +94,15 @@ def test_a_wrong_flag_imports_nothing_slow(command):
     assert done.stdout.splitlines()[-1].split() == ["imported:"]
 
 
-@pytest.mark.full
-def test_a_command_says_first_that_it_loads_libraries():
+def test_a_missing_run_is_said_before_anything_slow_is_imported():
     done = answer("pretrain.commands.export", "no/such/run")
+    assert done.stderr.strip() == "error: there is no folder no/such/run; give the folder of a run"
+    assert done.returncode == 2 and done.stdout.splitlines()[-1].split() == ["imported:"]
+
+
+@pytest.mark.full
+def test_a_command_says_first_that_it_loads_libraries(tmp_path):
+    done = answer("pretrain.commands.export", str(tmp_path))
     first, *_, last = done.stderr.strip().splitlines()
     assert done.returncode == 2 and first.startswith("clearly export: loading torch ")
-    assert last == "error: there is no folder no/such/run; give the folder of a run"
+    assert last.startswith("error: ") and str(tmp_path) in last
