@@ -71,9 +71,13 @@ def names_function(text: str) -> bool:
 
 def resolve(model: str | Path) -> ModelSource:
     """Resolve a model folder, hub name, export or run folder (its best/, else its export/, as it says)."""
+    name = str(model)
+    try:
+        require_source(name)  # before torch is loaded, which takes seconds
+    except CannotLoad as error:
+        raise UserError(f"{name}: {error}") from None
     from pretrain.export.folder import read_policy  # imports transformers
 
-    name = str(model)
     source = os.path.expanduser(name)
     folder, location = Path(source), export_of(source)
     policy = read_policy(location)
@@ -93,10 +97,6 @@ def kind_of(location: str) -> str:
             return kind
     if folder.exists():
         raise UserError(f"{location}: no model there; a model folder has a config.json or modules.json")
-    try:
-        require_source(location)
-    except CannotLoad as error:
-        raise UserError(f"{location}: {error}") from None
     # asked once: the hub's own library tries for half a minute for each file
     if cached_folder(location) is None and (fault := hub_fault()):
         raise not_on_hub(location, fault)

@@ -73,9 +73,10 @@ def require_encoder(source: ModelSource) -> None:
 
 def open_source(model: str | Path) -> PretrainedEncoder:
     """Open a run, an export, a Hugging Face or sentence-transformers folder or hub name for fine-tuning."""
-    from finetune.encoders.embed import embed_sentences, load_model
+    name = str(model)
+    source = ModelSource(name, name) if names_function(name) else resolve(name)
+    from finetune.encoders.embed import embed_sentences, load_model  # imports torch
 
-    source = resolve(model)
     require_encoder(source)
     encoder, tokenizer = load_model(source)
     if not getattr(tokenizer, "is_fast", False):

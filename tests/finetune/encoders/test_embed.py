@@ -130,7 +130,7 @@ def test_a_run_folder_stands_for_its_best_weights_or_else_its_export(folder, tmp
     (tmp_path / "best").symlink_to(folder)
     load_model(resolve(tmp_path))
     assert f"{tmp_path}: weights from {tmp_path / 'best'}" in capsys.readouterr().err
-    with pytest.raises(UserError, match="cannot load a tokenizer"):
+    with pytest.raises(UserError, match="there is no folder"):
         load_model(resolve(tmp_path / "absent"))
 
 

@@ -158,7 +158,7 @@ def test_bad_input_is_one_message(folders, data, tmp_path):
     for function in ("my_encoder.py:embed", "package.module:embed"):
         with pytest.raises(UserError, match=r"a function cannot be fine-tuned.*folder"):
             call(glue.glue, function, tasks="RTE", eval_data=str(data), out=str(tmp_path))
-    with pytest.raises(UserError, match=r"no such|is not there|cannot load"):
+    with pytest.raises(UserError, match="there is no folder"):
         call(glue.glue, str(tmp_path / "nothing"), tasks="RTE", eval_data=str(data), out=str(tmp_path))
     (tmp_path / "GLUE" / "RTE").mkdir(parents=True)
     with pytest.raises(UserError, match="RTE: no train and no dev set"):

@@ -59,10 +59,10 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
-def answer(command: str, flag: str) -> subprocess.CompletedProcess:
-    """Run a command with a flag; the last line says which slow libraries it has imported."""
+def answer(command: str, *words: str) -> subprocess.CompletedProcess:
+    """Run a command with words; the last line says which slow libraries it has imported."""
     return subprocess.run(
-        [sys.executable, "-c", RUN, *command.split(), flag],
+        [sys.executable, "-c", RUN, *command.split(), *words],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -94,10 +94,14 @@ def test_a_wrong_flag_imports_nothing_slow(command):
     assert done.stdout.splitlines()[-1].split() == ["imported:"]
 
 
-def test_a_missing_run_is_said_before_anything_slow_is_imported():
-    done = answer("pretrain.commands.export", "no/such/run")
-    assert done.stderr.strip() == "error: there is no folder no/such/run; give the folder of a run"
-    assert done.returncode == 2 and done.stdout.splitlines()[-1].split() == ["imported:"]
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("pretrain.commands.export", ()), ("finetune.search", ("a dog", "--text=README.md"))],
+)
+def test_a_missing_run_or_model_is_said_before_anything_slow_is_imported(command, words):
+    done = answer(command, "no/such/run", *words)
+    assert done.returncode == 2 and "there is no folder no/such/run; give " in done.stderr
+    assert done.stdout.splitlines()[-1].split() == ["imported:"]
 
 
 @pytest.mark.full
