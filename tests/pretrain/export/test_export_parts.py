@@ -455,6 +455,10 @@ def test_an_upload_that_is_refused_says_by_whom(upload, monkeypatch):
     monkeypatch.setattr("pretrain.export.push.get_token", lambda: None)
     with pytest.raises(UserError, match="no token"):
         upload.send(False)
-    (Path(upload.files["model.safetensors"]).parent / "training_config.yaml").unlink()
+    recipe = Path(upload.files["model.safetensors"]).parent / "training_config.yaml"
+    recipe.write_text("name: [")
+    with pytest.raises(UserError, match=r"training_config\.yaml is not YAML"):
+        Upload(recipe.parent, "jane/m", Path("none"))
+    recipe.unlink()
     with pytest.raises(UserError, match=r"lacks training_config\.yaml; export it again"):
         Upload(Path(upload.files["model.safetensors"]).parent, "jane/m", Path("none"))
