@@ -13,6 +13,7 @@ corpus is never found. So has it sentence-transformers' InformationRetrievalEval
 are. A score above 1 is the gain of a document in nDCG, as in trec_eval; NanoBEIR has none.
 """
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -58,18 +59,21 @@ def read(folder: Path) -> RetrievalSet:
     queries = _texts(folder, "queries")
     rows = {name: row for row, name in enumerate(documents)}
     relevant: dict[str, dict[int, float]] = {}
+    scores: dict[tuple[str, str], float] = {}
     for place, row in _rows(folder, "qrels"):
         query, named = str(_cell(place, row, "query-id")), _cell(place, row, "corpus-id")
         try:
             gain = float(row.get("score", 1))
         except (TypeError, ValueError):
-            raise UserError(f"{place}: the score {row['score']!r} is no number") from None
+            gain = math.nan
+        if not math.isfinite(gain):
+            raise UserError(f"{place}: the score {row['score']!r} is no number")
         for document in map(str, named if isinstance(named, list) else [named]):
+            if (before := scores.setdefault((query, document), gain)) != gain:
+                what = f"{query!r} and {document!r} have the score {before:g} in a row before"
+                raise UserError(f"{place}: {what}; remove one of them")
             if gain > 0:
-                gains, number = relevant.setdefault(query, {}), rows.setdefault(document, len(rows))
-                if gains.setdefault(number, gain) != gain:
-                    what = f"{query!r} and {document!r} have the score {gains[number]:g} in a row before"
-                    raise UserError(f"{place}: {what}; remove one of them")
+                relevant.setdefault(query, {})[rows.setdefault(document, len(rows))] = gain
     judged_queries = [name for name in queries if name in relevant]
     if not judged_queries:
         raise UserError(f"{folder}: no query has a relevant document; fetch the set again")
@@ -123,16 +127,18 @@ def _texts(folder: Path, part: str) -> dict[str, str]:
         UserError: two rows have one id and different texts, of which other programs take the last.
     """
     texts: dict[str, str] = {}
+    places: dict[str, str] = {}
     for place, row in _rows(folder, part):
         title, text = row.get("title") or "", _cell(place, row, "text")
         if not isinstance(text, str) or not isinstance(title, str):
             raise UserError(f"{place}: a text that is none: {text!r}; fetch the set again")
         name, joined = str(_cell(place, row, "_id")), f"{title} {text}".strip() if title else text
-        if joined and texts.setdefault(name, joined) != joined:
-            first = next(at for at, one in _rows(folder, part) if str(one["_id"]) == name and one["text"])
-            raise UserError(
-                f"{first}, and {place}: different texts have the _id {name!r}; remove one of them"
-            )
+        if not joined:
+            continue
+        first = places.setdefault(name, place)
+        if texts.setdefault(name, joined) != joined:
+            what = f"different texts have the _id {name!r}; remove one of them"
+            raise UserError(f"{first}, and {place}: {what}")
     return texts
 
 

@@ -67,7 +67,8 @@ while (($#)); do
 done
 shown=()
 for flag in ${flags[@]+"${flags[@]}"}; do  # a URL without its user, password and query, which may have a key
-  [[ $flag == *://* ]] && flag=$(sed -E 's|://[^/]*@|://|g; s|[?][^,]*||g' <<<"$flag")
+  [[ $flag == *://* ]] && flag=$(sed -E 's#,([a-z0-9]+://)#\n,\1#g; s#[?][^]" }\n]*=[^]" }\n]*##g
+    s#://[^/@:]*:[^]"\n]*@#://#g; s#((https?|wss?)://)[^/@\n]*@#\1#g; s#\n##g' <<<"$flag")
   shown+=("$flag")
 done
 again=$(printf ' %q' sbatch "$submitted" ${shown[@]+"${shown[@]}"} --run "$run")  # to be pasted into a shell

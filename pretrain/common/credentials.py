@@ -6,8 +6,7 @@ from pretrain.common.errors import UserError
 
 _NAMES = r"[\w-]*(?:signature|token|secret|password|passwd|pwd|credential|key|keyid|auth|authorization)|sig"
 _SECRET = re.compile(
-    r"://[^/@\s\[:]*:(?!\d*(?:[/?#\s]|$))"  # user:password@; after the colon is no port
-    r"(?:[^\s\"']*|[^\s\"'/]+(?:[ \t]+[^\s\"'/]*)+)@"  # a password may have blanks
+    r"://[^/@\s\[:]*:(?!\d*(?:[/?#]|$))[^\s\"']*@"  # user:password@; after the colon is no port
     r"|(?:(?<=http)|(?<=https)|(?<=\bws)|(?<=\bwss))://[^/@\s]+@"  # elsewhere a name alone is none: abfs://a@b
     rf"|(?<=[?&;])(?:{_NAMES})=[^\s&;\"']+",
     re.IGNORECASE,

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,16 @@ def read_json_file(path: Path, remedy: str) -> Any:
     """Return what a JSON file of ours holds; UserError with the remedy if it is damaged."""
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}): {remedy}") from None
 
 
 def read_summary(run: Path) -> dict[str, Any] | None:
     """Return report/summary.json, which a run writes when it is finished; None: it is not."""
     path = run / "report" / "summary.json"
-    how = f"remove it; clearly train --run {run} --resume auto writes it again"
+    how = f"remove it; clearly train --run {shlex.quote(str(run))} --resume auto writes it again"
     return read_json_file(path, how) if path.is_file() else None
 
 

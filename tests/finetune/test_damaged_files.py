@@ -22,7 +22,7 @@ from pretrain.commands.record.board import records
 from pretrain.commands.record.training import read_json
 from pretrain.commands.sweep.evaluations import _tasks
 from pretrain.common.errors import UserError
-from pretrain.common.run_folder import read_summary
+from pretrain.common.run_folder import read_json_file, read_summary
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.export.sums import WEIGHTS
 
@@ -61,6 +61,12 @@ def test_a_cut_file_is_one_error_that_names_it(tmp_path, name, read, remedy):
         with pytest.raises(UserError, match=remedy) as error:
             read(tmp_path)
         assert str(error.value).startswith(f"{file} is damaged (")
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path):
+    """Nobody should remove what a server does not give at the moment."""
+    with pytest.raises(UserError, match=r" cannot be read: Is a directory$"):
+        read_json_file(tmp_path, "remove it")
 
 
 def cut(content: bytes) -> list[bytes]:

@@ -207,6 +207,16 @@ def test_one_id_for_two_texts_is_refused_and_equal_ones_pass(tmp_path, part, for
     last = len(rows[part]) + 1 - (0 if form == "jsonl" else (len(rows[part]) + 1) // 2)
     assert f"{files[-1]}, row {last}: " in str(error.value) and repr(str(name)) in str(error.value)
     assert part == "qrels" or str(error.value).startswith(f"{files[0]}, row 2, and ")
+    before = {"text": "", "title": " "}, {"text": "", "title": "A title"}
+    if part != "qrels":  # the first row has no text, of which nothing is kept
+        titled = [{"_id": 7, **one} for one in (*before, {"text": "", "title": "Another"})]
+        write_set(tmp_path / "titled", rows | {part: titled}, "jsonl")
+        with pytest.raises(UserError, match=r", row 2, and \S*, row 3: different texts have the _id '7'"):
+            read(tmp_path / "titled")
+    else:
+        none = rows[part][1] | {"score": 0}
+        with pytest.raises(UserError, match="have the score 1 in a row before"):
+            read(write_set(tmp_path / "none", rows | {part: [*rows[part], none]}, form))
 
 
 def test_of_beirs_files_the_qrels_of_test_are_read(tmp_path):
@@ -346,6 +356,7 @@ def test_an_odd_folder_does_not_stop_the_others(run_folder, tmp_path, capsys):
         ("queries", '{"text": "a"}', "a row without '_id'"),
         ("qrels", '{"query-id": "q0"}', "a row without 'corpus-id'"),
         ("qrels", '{"query-id": "q0", "corpus-id": "d0", "score": "x"}', "the score 'x' is no number"),
+        ("qrels", '{"query-id": "q0", "corpus-id": "d0", "score": Infinity}', "the score inf is no number"),
         ("qrels", '{"query-id": "nobody", "corpus-id": "d0"}', "no query has a relevant document"),
     ],
 )

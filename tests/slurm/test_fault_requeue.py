@@ -55,6 +55,11 @@ def test_the_command_that_goes_on_shows_nothing_secret_of_urls(submit, tmp_path)
         *again[-2:],
     ]
     assert words[2:5] == [*flags[:1], flags[1], flags[2]] and "S3CRET" not in done.stdout + done.stderr
+    secrets = '["https://h/d?x=1,2&sig=S3CRET", s3://b/part-??.jsonl, "https://jane:S3/CRET@h/d?k=S3CRET"]'
+    done, words = submit("--a", secrets, "--b", "abfs://container@account.net/d", ENDS="exit 1")
+    again = shlex.split(done.stderr.strip().splitlines()[-1].partition("To continue: ")[2])
+    shown = '["https://h/d", s3://b/part-??.jsonl, "https://h/d"]'
+    assert again[2:6] == ["--a", shown, "--b", "abfs://container@account.net/d"]
 
 
 def test_the_command_that_goes_on_can_be_pasted(submit, tmp_path):

@@ -40,12 +40,15 @@ MAX_STRIPES = 8  # a compressed file is decompressed once per stripe, so not too
 _INFLATION = {".gz": 3.3, ".zst": 3.3, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.0}
 _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
-# commands that make text of other files
-_CONVERTERS = dict.fromkeys(
-    [".docx", ".epub", ".ipynb", ".odt", ".rtf", ".tex"], "pandoc -t plain {file} -o {text}"
-)
-_CONVERTERS |= {".pdf": "pdftotext {file} {text}", ".zip": "unzip {file}, and name the files",
-                ".xlsx": "save it as CSV, in UTF-8"}  # fmt: skip
+# what to do with files that hold text, but are none
+_REMEDIES = {
+    ".docx .epub .ipynb .odt .rtf .tex": "make text of it: pandoc -t plain {file} -o {text}",
+    ".pdf": "make text of it: pdftotext {file} {text}",
+    ".7z .rar .tar .tgz .zip": "unpack it, and name its files",
+    ".ods .xls .xlsx": "save it as CSV, in UTF-8",
+    ".doc .ppt .pptx": "save it as text, in UTF-8",
+}
+_CONVERTED = {ending: remedy for endings, remedy in _REMEDIES.items() for ending in endings.split()}
 
 
 def plan_tasks(
@@ -131,9 +134,13 @@ def kind_of(name: str, marked: bool = False) -> str | None:
 
     marked: a file in markup is one, too.
     """
+    return (_KINDS | MARKUP if marked else _KINDS).get(_ending(name))
+
+
+def _ending(name: str) -> str:
+    """Return how a file's name ends, in lower case, whatever it is compressed by."""
     stem, suffix = os.path.splitext(name)
-    kinds = _KINDS | MARKUP if marked else _KINDS
-    return kinds.get((os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix).lower())
+    return (os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix).lower()
 
 
 def files_at(path: Path) -> list[Path]:
@@ -231,10 +238,10 @@ def _plan_file(number: int, source: Source, file: Path, records: bool, structure
     kind = source.format if source.format != "auto" else kind_of(file.name, not records)
     if kind is None:
         _refuse_markup([file])
-        if convert := _CONVERTERS.get(file.suffix.lower()):
+        if remedy := _CONVERTED.get(_ending(file.name)):
             text = shlex.quote(str(file.with_suffix(".txt")))
-            command = convert.format(file=shlex.quote(str(file)), text=text)
-            raise UserError(f"source {file}: a {file.suffix} file is no text. Make text of it: {command}")
+            what = remedy.format(file=shlex.quote(str(file)), text=text)
+            raise UserError(f"source {file}: files of {_ending(file.name)} are not read; {what}")
         how = f"""--source '[{{source: "{source.source}", format: text}}]'"""
         raise UserError(f"source {file}: give its `format`, as in {how} (or jsonl, csv, tsv, parquet).")
     if not os.access(file, os.R_OK):

@@ -125,10 +125,12 @@ def require_utf8(path: Path) -> None:
     Fewer than ten are left to who reads them, who names damaged rows.
     """
     with naming_damage(str(path)), open_file(path) as stream:
-        lines = [line for line in stream.read(_PROBE_BYTES).split(b"\n")[:-1] if not line.isascii()]
-    broken = sum(line.decode("utf-8", "ignore").encode() != line for line in lines)
+        head = stream.read(_PROBE_BYTES)
+    lines = [line for line in head.split(b"\n")[:-1] if not line.isascii() or b"\0" in line]
+    broken = sum(b"\0" in line or line.decode("utf-8", "ignore").encode() != line for line in lines)
     if broken >= max(10, len(lines) / 2):
         read_head(path)
+        raise UserError(f"source {not_utf8(path, head, 'bytes of zero')}")
 
 
 def detect_layout(head: str) -> Literal["lines", "paragraphs"]:

@@ -193,15 +193,18 @@ def _numbered_rows(task: ReadTask, stream: readers.Stream) -> Iterator[tuple[int
 
 
 def _dialect(place: str) -> dict[str, Any]:
-    """Return how a csv file is written: `;` between fields, as spreadsheets do where 1,5 is a number;
-    \\" for a quote inside quotes, as Spark and MySQL do."""
+    """Return how a csv file is written.
+
+    Between fields may stand `;`, as spreadsheets write where 1,5 is a number; a quote inside quotes may be
+    \\", as Spark and MySQL write.
+    """
     with readers.open_file(place) as stream:
         head = stream.read(_PROBE).decode("utf-8-sig", "replace")
     lines = head.splitlines(keepends=True)
     delimiter, escape = ",", None
     try:
-        header = next(filter(None, csv.reader(lines)), [""])
-        delimiter = ";" if len(header) == 1 and ";" in header[0] else ","
+        by = {mark: len(next(filter(None, csv.reader(lines, delimiter=mark)), [])) for mark in ",\t;"}
+        delimiter = ";" if by[";"] > max(by[","], by["\t"]) else ","
         if '\\"' in head:
             list(csv.reader(lines, strict=True, delimiter=delimiter))
     except csv.Error as error:  # and not that `head` ends inside quotes

@@ -267,8 +267,8 @@ def test_help_is_laid_out_for_80_columns():
         ("u?author=a", None),
         ("wss://tok@host/x and ws://tok@host", "wss://***@host/x and ws://***@host"),
         ("news://jane@host", None),
-        ("http://jane:one two@host/x", "http://***@host/x"),
-        ("http://jane:one two three@host", "http://***@host"),
+        ("http://host:port and jane@host", None),
+        ("http://host:port" + " " * 60 + "# note", None),  # at once
         ("at http://host:80 ask jane@host.org", None),
         ("at http://host: ask jane@host.org", None),
         ("a://b:c\nask jane@host.org", None),

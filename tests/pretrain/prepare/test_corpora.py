@@ -228,12 +228,16 @@ def test_a_comma_in_the_name_of_a_file_that_is_there_separates_nothing(tmp_path,
         ("empty.txt", "", "is empty"),
         ("what.bin", "x", "give its `format`"),
         ("a book.epub", "x", r"pandoc -t plain '\S*a book.epub' -o '\S*a book.txt'"),
-        ("a.pdf", "x", r"pdftotext \S*a.pdf \S*a.txt"),
+        ("a.PDF", "x", r"pdftotext \S*a.PDF \S*a.txt"),
+        ("a.tar.gz", "x", "files of .tar are not read; unpack it"),
+        ("zero.txt", "no mark\n" * 20, "is a binary file: it has bytes of zero"),
     ],
 )
 def test_misfits_are_named(tmp_path, name, content, message):
     if content is not None:
         write(tmp_path / name, content)
+    if name == "zero.txt":
+        (tmp_path / name).write_bytes(content.encode("utf-16-le"))
     with pytest.raises(UserError, match=f"{name}.*{message}|{message}"):
         plan_tasks([Source(source=str(tmp_path / name))])
 
@@ -274,6 +278,7 @@ def test_text_that_is_not_utf_8_is_refused_with_the_command_that_converts_it(tmp
     [
         ("Ein Satz ohne Kopf,3", "The first line of a csv file names its columns; add it if it is missing."),
         ("text\tlabel", "Between its fields stands a tab: its format is tsv."),
+        ("text\ta; b", "Between its fields stands a tab: its format is tsv."),
     ],
 )
 def test_a_csv_file_without_the_column_says_what_its_first_line_lacks(tmp_path, first_line, hint):

@@ -195,8 +195,11 @@ def test_fields_of_csv_may_stand_between_semicolons(tmp_path):
         '\ufeffn;text\r\n1,5;"Ein Satz; mit \\"Marken\\", und Komma."\r\n2;Noch einer.\r\n',
     )
     assert everything(Source(source=str(path))) == ['Ein Satz; mit "Marken", und Komma.', "Noch einer."]
-    put(path, "text\nA; b.\n")  # a column alone
-    assert everything(Source(source=str(path))) == ["A; b."]
+    put(path, 'id;"a note, long";text\n1;x, y;A, b.\n')
+    assert everything(Source(source=str(path))) == ["A, b."]
+    for header in ("text", "text,a;b"):  # a column alone, and commas
+        put(path, f"{header}\nA; b.{',' * header.count(',')}\n")
+        assert everything(Source(source=str(path))) == ["A; b."]
     put(path, "anchor;positive\nA, b.;C, d.\n")
     source = Source(source=str(path))
     (found,) = records_of(plan_tasks([source], records=True)[0], source)
