@@ -35,8 +35,8 @@ MFU = 0.3
 MEASURED = {
     "h200": estimate.Reached(short=0.418, long=0.385, half=4000, host=0.0093, fp32=0.31, launches=0.00375)
 }
-"""What BERT-base reached, in half precision (docs/performance.md, "On a GPU"). With another host steps
-without graphs took up to 1.5 times as long."""
+"""What BERT-base reached, in half precision (docs/performance.md, "On a GPU"). `launches` is of one host:
+with another, steps without graphs took up to 1.5 times as long."""
 
 
 def plan(

@@ -119,7 +119,7 @@ class Layout:
 
     bucket: elements of gradients reduced at once. wire: bytes of an element of a gradient between ranks.
     apex: whether apex's optimizer updates, at stage 1 in DeepSpeed's own step.
-    graphs: whether rows may be CUDA graphs.
+    graphs: whether rows may be CUDA graphs (`pretrain.step.graphs.Graphs`).
     """
 
     ranks: int
@@ -335,7 +335,7 @@ def layout_of(config: Config, ranks: int, zero: int) -> Layout:
         int(zeros.get("reduce_bucket_size", BUCKET if zero <= 1 else Layout.bucket)),
         wire=WIRE[config.train.communication_dtype],
         apex=config.train.optimizer_code == "apex",
-        graphs=config.train.graphs == "auto",
+        graphs=config.train.graphs == "auto" and zero < 3 and not config.train.activation_checkpointing,
     )
 
 

@@ -90,7 +90,8 @@ SPEEDS = [
 def test_the_speed_of_an_h200_is_within_a_tenth(recipe, settings, length, measured):
     """BERT-base, bf16, dropout 0.1, ZeRO 0 but as said; those of ZeRO 2 and 3 without graphs.
 
-    That of 8,192 was a prototype's, with the same kernels.
+    That of 8,192 was a prototype's, with the same kernels. Those of EAGER are one host's; another took up to
+    1.5 times as long (docs/training.md).
     """
     shape = {f"model.{name}": str(value) for name, value in SHAPES.items()}
     config = load_config(recipe, {"data.lanes": "16", "train.zero": "0"} | shape | settings)

@@ -194,6 +194,13 @@ def test_a_layout_is_the_recipes():
     assert estimate.layout_of(given, 8, 0).bucket == 5_000_000 and not estimate.layout_of(given, 8, 0).apex
 
 
+def test_graphs_are_planned_where_a_run_has_them():
+    own, recomputed = config(), config(train__activation_checkpointing=True)
+    assert [estimate.layout_of(own, 8, zero).graphs for zero in range(4)] == [True, True, True, False]
+    assert not estimate.layout_of(recomputed, 8, 0).graphs
+    assert not estimate.layout_of(config(train__graphs="off"), 8, 0).graphs
+
+
 def test_a_pass_is_the_largest_power_of_two_that_fits_and_no_larger_than_a_graphs(capsys):
     tokenizer, whole = PlannedTokenizer(1000), config(**SMALL)
     assert estimate.fitting_micro_batch(whole, tokenizer, 64, 1, 0) == whole.train.micro_batch
