@@ -36,7 +36,7 @@ def masked_lm_loss(encoder: "SentenceEncoder", hidden: Tensor, positions: Tensor
     hidden: last hidden states [T, H] from `encoder.states`. positions: int64[P] into hidden, on its device;
     P = 0 gives 0 that still reaches every parameter. labels: integers [P], the original token ids.
     """
-    rows = tile_rows(hidden.device.type, encoder.vocab_size)
+    rows = tile_rows(hidden.device, encoder.vocab_size)
     positions, labels = round_up(positions, labels.long())
     tiles = list(zip(hidden.index_select(0, positions).split(rows), labels.split(rows), strict=True))
     tiles += [(hidden[:0], labels[:0])] * (_agreed_count(encoder, len(tiles)) - len(tiles))
@@ -56,10 +56,10 @@ def masked_lm_loss(encoder: "SentenceEncoder", hidden: Tensor, positions: Tensor
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 
-def tile_rows(device: str, vocabulary: int) -> int:
-    """Return how many positions a tile of logits has, on a type of device."""
-    size = 2 if device == "cuda" and torch.is_autocast_enabled("cuda") else 4
-    return max(1, TILE_BYTES.get(device, TILE_BYTES["cuda"]) // (size * vocabulary))
+def tile_rows(device: torch.device, vocabulary: int) -> int:
+    """Return how many positions a tile of logits has."""
+    size = 2 if device.type == "cuda" and torch.is_autocast_enabled("cuda") else 4
+    return max(1, TILE_BYTES.get(device.type, TILE_BYTES["cuda"]) // (size * vocabulary))
 
 
 def _agreed_count(encoder: "SentenceEncoder", tiles: int) -> int:

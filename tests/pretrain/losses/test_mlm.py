@@ -145,10 +145,11 @@ def test_logits_are_filled_up_on_a_gpu_under_autocast_only(monkeypatch):
 
 
 def test_a_tile_of_logits_is_bound_in_bytes_of_their_type(monkeypatch):
-    assert mlm.tile_rows("cpu", 2**10) == 2**15 and mlm.tile_rows("cuda", 2**10) == 2**18
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert mlm.tile_rows(cpu, 2**10) == 2**15 and mlm.tile_rows(cuda, 2**10) == 2**18
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: True)
-    assert mlm.tile_rows("cpu", 2**10) == 2**15  # read in float32
-    assert mlm.tile_rows("cuda", 2**10) == 2**19 and mlm.tile_rows("cuda", 2**31) == 1
+    assert mlm.tile_rows(cpu, 2**10) == 2**15  # read in float32
+    assert mlm.tile_rows(cuda, 2**10) == 2**19 and mlm.tile_rows(cuda, 2**31) == 1
 
 
 @pytest.mark.gpu
