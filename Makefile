@@ -62,7 +62,7 @@ fuzz: $(INSTALLED)
 sanitize: $(INSTALLED)
 	$(BIN)/python tests/fuzz/sanitize.py
 
-# On a machine with a GPU: at most 4 minutes, a line as each part ends; fails if a part does, or had no time.
+# On a machine with a GPU: at most 4 minutes after its imports, a line as each part ends; fails if a part does, or had no time.
 gpu-accept: $(INSTALLED)
 	$(BIN)/python tests/benchmarks/gpu_accept.py
 
