@@ -386,7 +386,8 @@ def main() -> None:
                 # each rank computes the whole loss, or its share of it
                 contrastive.SMALLEST_SHARED = 2**20 if pieces == 2 else 0
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
-                scaled = precision == "fp16" or (pieces == 2 and not graphs.on)  # which float16 alone is
+                # a run scales in float16 alone: else graphs do not divide by it (`RowGraph.divides`)
+                scaled = precision == "fp16" or (pieces == 2 and not graphs.on)
                 scaling = scale if scaled else None
                 computes = WholeBatch(engine, SEED, budget, scaling, lanes=N, graphs=graphs)
                 computes.adds = stage <= 1 and (pieces > 1 or graphs.on)  # as on a GPU
