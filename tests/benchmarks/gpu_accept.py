@@ -9,6 +9,7 @@ replay     a second pass draws the same dropout, and a pass without graphs, too
 resume     bit for bit
 waits      steps under torch's own alarm for a host that waits
 tests      those that are marked gpu: they run beside the four above, for at most 100 seconds
+settle     until the peers have compiled, and only wait
 batch64, batch512, batch8192
            steps of so many sentences: with graphs and without, beside a plan's speed and memory
 batch65536 a step of so many sentences, and its loss alone, in TF32 and float32
@@ -20,9 +21,10 @@ peer512, peer8192, peer_masked, peer64
 
 A speed is real tokens per second, its share that of a measured product. Checks have graphs, as users do, and
 say how many rows were encoded by graphs. Prints a line as each part ends, and writes JSON again. All must end
-within `--seconds`: then the part that runs is ended, and it and what is left are named. Ends with 1 where a
-part failed or had no time. A part that cannot run says so. With `--device cpu` the sizes are tiny: that tests
-this script.
+within `--seconds`, counted from when this is imported: then the part that runs is ended, and it and what is
+left are named. A call that waits for the device is not interrupted. Ends with 1 where a part failed or had no
+time. Parts run in the order above. One that cannot run says so. With `--device cpu` the sizes are tiny: that
+tests this script.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ import numpy as np
 import torch
 from gpu_checks import exactness, replay, resume, waits
 from gpu_kernels import attention, bandwidth, loss_times
-from gpu_peers import PEERS, Late, Peer, Skipped
+from gpu_peers import PEERS, Late, Peer, Skipped, of_peer, settle
 from gpu_tests import GpuTests
 
 from augment.core.keys import sequence_keys
@@ -111,8 +113,12 @@ BATCHES = {"batch64": 64, "batch512": 512, "batch8192": 8192, "batch65536": 65_5
 TINY = 1024  # a CPU takes batches that are so many times smaller, and at least 2
 
 
+AGAIN = 2.0
+"""Seconds until a part is told again that the time is over: it may be lost in a destructor or a recording."""
+
+
 class OutOfTime(BaseException):
-    """The time is over; no library catches it."""
+    """The time is over. Python raises it between two operations, so a call that waits is ended late."""
 
 
 class Accept:
@@ -376,19 +382,6 @@ def measured_peak(accept: Accept) -> float:
     return measure_peak_flops(accept.device, torch.bfloat16 if on_gpu else torch.float32)
 
 
-def of_peer(part: str) -> Callable[[Accept], dict[str, Any]]:
-    """Return the part of a peer's speed, and our ratio to it."""
-
-    def run_part(accept: Accept) -> dict[str, Any]:
-        accept.free()
-        theirs, found = accept.peers[part].speed(), accept.found.get(PEERS[part][0], {})
-        ours = found.get("graphs auto") or found.get("fast, graphs auto")
-        ratio = ours and round(ours["tokens_per_second"] / theirs["peer_tokens_per_second"], 2)
-        return theirs | ({"ratio": ratio} if ratio else {})
-
-    return run_part
-
-
 def tests(accept: Accept) -> dict[str, Any]:
     if accept.tests is None:
         raise Skipped("they need a CUDA device")
@@ -401,6 +394,7 @@ BESIDE: dict[str, Callable[[Accept], dict[str, Any]]] = {
     "resume": resume,
     "waits": waits,
     "tests": tests,
+    "settle": settle,
 }
 """Parts that time nothing."""
 PARTS = {
@@ -413,7 +407,8 @@ PARTS = {
     **{part: of_peer(part) for part in PEERS},
 }
 HEAD = ("outcome", "seconds")  # of an outcome, what has a column of its own
-BAD = ("fail", "late")
+CLOSING = {"fail": "failed", "late": "no time", "skip": "skipped"}
+ENDED = {"outcome": "late", "reason": "ended, as the time was over"}
 
 
 def outcome_of(part: str, accept: Accept, parts: list[str], until: float) -> dict[str, Any]:
@@ -422,19 +417,18 @@ def outcome_of(part: str, accept: Accept, parts: list[str], until: float) -> dic
     if seconds <= 0:
         return {"outcome": "late", "reason": "not begun: the time was over", "seconds": 0.0}
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
         if part in BESIDE or part in PEERS:
             accept.start_beside(parts)
         if part not in BESIDE:
-            for peer in accept.peers.values():
-                peer.settle()
+            settle(accept)
         outcome = {"outcome": "pass"} | PARTS[part](accept)
     except Skipped as reason:
         outcome = {"outcome": "skip", "reason": str(reason)}
     except Late as reason:
         outcome = {"outcome": "late", "reason": str(reason)}
     except OutOfTime:
-        outcome = {"outcome": "late", "reason": "ended, as the time was over"}
+        outcome = ENDED
     except Exception as error:  # one part that fails must not hide the others
         outcome = {"outcome": "fail", "reason": f"{type(error).__name__}: {error}"}
     finally:
@@ -463,14 +457,23 @@ def main() -> int:
     until = time.monotonic() + options.seconds
     signal.signal(signal.SIGALRM, end)
     start_processes()
-    accept, parts = Accept(options.device), options.parts.split(",")
+    order = {part: number for number, part in enumerate(PARTS)}
+    accept, parts = (
+        Accept(options.device),
+        sorted(options.parts.split(","), key=lambda part: order.get(part, -1)),
+    )
     machine = torch.cuda.get_device_name() if options.device == "cuda" else "CPU, tiny sizes"
     found = {"machine": machine, "torch": torch.__version__, "parts": accept.found}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{'part':12}{'outcome':9}{'seconds':>7}  what was found on {machine}")
     try:
         for part in parts:
-            outcome = accept.found[part] = outcome_of(part, accept, parts, until)
+            try:
+                outcome = outcome_of(part, accept, parts, until)
+            except OutOfTime:  # while it dealt with how the part ended
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                outcome = ENDED | {"seconds": 0.0}
+            accept.found[part] = outcome
             lines = [f"{key} {value}" for key, value in outcome.items() if key not in HEAD]
             print(
                 f"{part:12}{outcome['outcome']:9}{outcome['seconds']:7.1f}  " + f"\n{'':30}".join(lines),
@@ -479,12 +482,12 @@ def main() -> int:
             options.out.write_text(json.dumps(found, indent=1) + "\n")
     finally:
         accept.stop_beside()
-    bad = {kind: [part for part in parts if accept.found[part]["outcome"] == kind] for kind in BAD}
-    for kind, named in bad.items():
+    ended = {kind: [part for part in parts if accept.found[part]["outcome"] == kind] for kind in CLOSING}
+    for kind, named in ended.items():
         if named:
-            print(f"{'failed' if kind == 'fail' else 'no time'}: {', '.join(named)}")
+            print(f"{CLOSING[kind]}: {', '.join(named)}")
     torch.distributed.destroy_process_group()
-    return int(any(bad.values()))
+    return int(bool(ended["fail"] or ended["late"]))
 
 
 if __name__ == "__main__":

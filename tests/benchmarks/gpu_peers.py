@@ -3,10 +3,10 @@
 Compiling takes most of a minute. So each peer is a process that starts beside the parts that time nothing,
 compiles, and waits until it is asked:
 
-    python gpu_peers.py PART cuda|cpu FOLDER
+    python gpu_peers.py PART cuda|cpu FOLDER PARENT
 
 writes FOLDER/ready when it has taken its first steps, waits for FOLDER/go, and writes FOLDER/found.json: real
-tokens per second, filler left out.
+tokens per second, filler left out. It ends where the process PARENT does.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 LIMIT = 120
 """Seconds that a peer may take until it is ready, from when it starts."""
+COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
+"""Processes that compile for one peer: four peers start at once, beside tests."""
 Speed = Callable[[], float]
 
 
@@ -43,14 +45,16 @@ class Late(Exception):
 
 
 class Peer:
-    """One peer, in a process of its own."""
+    """One peer, in a process of its own. late: whether it was ended because it was not ready in time."""
 
     def __init__(self, part: str, device: str) -> None:
+        self.late = False
         self.folder = tempfile.TemporaryDirectory()
         self.path, self.until = Path(self.folder.name), time.monotonic() + LIMIT
         with (self.path / "said").open("w") as said:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, part, device, self.folder.name],
+                [sys.executable, __file__, part, device, self.folder.name, str(os.getpid())],
+                env=os.environ | COMPILING,
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -58,23 +62,34 @@ class Peer:
 
     def settle(self) -> None:
         """Wait until it does nothing but wait; end it if that takes too long."""
-        while self.process.poll() is None and not (self.path / "ready").exists():
+        while self.process.poll() is None and not self.ready:
             if time.monotonic() > self.until:
+                self.late = True
                 self.stop()
             time.sleep(0.1)
 
+    @property
+    def ready(self) -> bool:
+        return (self.path / "ready").exists()
+
     def speed(self) -> dict[str, Any]:
-        """Return what it found; raise Skipped where it cannot run, Late where it was not ready in time."""
+        """Return what it found.
+
+        Raises:
+            Skipped: it is not installed. Late: it was not ready in time. RuntimeError: it failed, or died.
+        """
         self.settle()
         (self.path / "go").touch()
         code = self.process.wait()
         if not (found := self.path / "found.json").exists():
-            if code == -signal.SIGKILL:
+            if self.late:
                 raise Late(f"the peer was not ready after {LIMIT} s")
-            raise Skipped(f"the peer died: {(self.path / 'said').read_text()[-300:]}")
+            raise RuntimeError(f"the peer died with {code}: {(self.path / 'said').read_text()[-300:]}")
         outcome = json.loads(found.read_text())
-        if "reason" in outcome:
-            raise Skipped(outcome["reason"])
+        if "skipped" in outcome:
+            raise Skipped(outcome["skipped"])
+        if "failed" in outcome:
+            raise RuntimeError(f"the peer failed: {outcome['failed']}")
         return outcome
 
     def stop(self) -> None:
@@ -94,7 +109,7 @@ def peer_speed(
 ) -> Speed:
     """Take some steps, and return what takes more, and returns their tokens per second.
 
-    A plain loop: bfloat16, clipped, torch's fused AdamW.
+    A plain loop: bfloat16 by autocast, else TF32, clipped, torch's fused AdamW.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
@@ -109,7 +124,8 @@ def peer_speed(
             optimizer.zero_grad(set_to_none=True)
 
     def speed() -> float:
-        take(min(count - 1, 1))  # a device that has waited for long is slow
+        if count > 1:  # a device that has waited for long is slow at first; one step of seconds hides that
+            take(1)
         started = accept.seconds()
         take(count)
         return tokens * count / (accept.seconds() - started)
@@ -162,6 +178,8 @@ def cached(accept: Accept, batch: int) -> Speed:
         )
     modules = [words, Pooling(accept.size.width, "mean")]
     model = SentenceTransformer(modules=modules, device=accept.device.type).train()
+    # as their trainer has it: the loss reads sentences again, and backward, in a hook outside the loop's own
+    model.forward = torch.autocast(accept.device.type, dtype=torch.bfloat16)(model.forward)
     loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=accept.size.mini_batch)
     taken = accept.sentences.take(np.random.default_rng(1).integers(0, len(accept.sentences), batch))
     ids, mask = accept.padded(taken)
@@ -179,10 +197,31 @@ PEERS: dict[str, tuple[str, Callable[[Accept], Speed]]] = {
 """Part -> the part that it is beside, and what prepares it."""
 
 
+def of_peer(part: str) -> Callable[[Accept], dict[str, Any]]:
+    """Return the part of a peer's speed, and our ratio to it."""
+
+    def run_part(accept: Accept) -> dict[str, Any]:
+        accept.free()
+        theirs, found = accept.peers[part].speed(), accept.found.get(PEERS[part][0], {})
+        ours = found.get("graphs auto") or found.get("fast, graphs auto")
+        ratio = ours and round(ours["tokens_per_second"] / theirs["peer_tokens_per_second"], 2)
+        return theirs | ({"ratio": ratio} if ratio else {})
+
+    return run_part
+
+
+def settle(accept: Accept) -> dict[str, Any]:
+    """Wait until all peers only wait."""
+    for peer in accept.peers.values():
+        peer.settle()
+    return {"ready": [part for part, peer in accept.peers.items() if peer.ready]}
+
+
 def main() -> None:
-    part, device, folder, parent = sys.argv[1], sys.argv[2], Path(sys.argv[3]), os.getppid()
+    part, device, folder, parent = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
     from gpu_accept import Accept
 
+    torch.backends.cuda.matmul.allow_tf32 = True  # as our runs in bfloat16 have it
     try:
         accept = Accept(device)
         speed = PEERS[part][1](accept)
@@ -194,9 +233,9 @@ def main() -> None:
             time.sleep(0.05)
         found = {"peer_tokens_per_second": round(speed()), "peer_peak_gb": round(accept.peak_gb(), 2)}
     except Skipped as reason:
-        found = {"reason": str(reason)}
-    except Exception as error:  # theirs, not ours
-        found = {"reason": f"the peer failed: {type(error).__name__}: {str(error)[:200]}"}
+        found = {"skipped": str(reason)}
+    except Exception as error:
+        found = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
     (folder / "found.json").write_text(json.dumps(found))
 
 

@@ -37,7 +37,7 @@ class GpuTests:
         )
 
     def outcome(self) -> dict[str, Any]:
-        """Wait until they end, or their time is over; raise AssertionError unless all passed."""
+        """Wait until they end, or their time is over; raise AssertionError unless all passed, and some."""
         try:
             code = self.process.wait(max(0.0, self.until - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -49,6 +49,7 @@ class GpuTests:
         slowest = [line.strip() for line in lines if " call  " in line][:3]
         assert code is not None, " / ".join([f"{passed} passed in {LIMIT} s, then stopped", *lines[-3:]])
         assert code == 0, " / ".join([*failed, *lines[-1:]])[:1500]
+        assert passed, f"none passed: {lines[-1]}"
         return {"said": lines[-1].strip("= "), "slowest": slowest}
 
     def stop(self) -> None:

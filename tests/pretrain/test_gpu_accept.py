@@ -1,6 +1,8 @@
 """The script that accepts a GPU, at tiny sizes on a CPU."""
 
+import io
 import json
+import os
 import signal
 import sys
 import time
@@ -16,6 +18,8 @@ from run_helpers import finish, start
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import gpu_accept
 import gpu_bundle
+import gpu_peers
+import gpu_tests
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu_accept.py"
 WORKER = Path(__file__).with_name("accept_worker.py")
@@ -87,6 +91,77 @@ def test_a_part_that_begins_late_ends_with_the_time(monkeypatch):
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
+def test_a_part_that_loses_the_end_of_the_time_is_told_again(monkeypatch):
+    def loses_it(accept):
+        with pytest.raises(gpu_accept.OutOfTime):
+            time.sleep(30)
+        time.sleep(30)
+
+    monkeypatch.setattr(gpu_accept, "AGAIN", 0.1)
+    monkeypatch.setitem(gpu_accept.PARTS, "masked", loses_it)
+    before = signal.signal(signal.SIGALRM, gpu_accept.end)
+    try:
+        nothing = SimpleNamespace(peers={})
+        outcome = gpu_accept.outcome_of("masked", nothing, ["masked"], time.monotonic() + 0.1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert outcome["outcome"] == "late" and outcome["seconds"] < 10
+
+
+def peer(tmp_path, monkeypatch, body: str) -> gpu_peers.Peer:
+    """A peer that is a script; `folder` is where it writes, and `parent` this process."""
+    script = tmp_path / "peer.py"
+    begin = "import json, os, pathlib, signal, sys, time\n"
+    begin += "folder, parent = pathlib.Path(sys.argv[3]), sys.argv[4]\n"
+    script.write_text(begin + body)
+    monkeypatch.setattr(gpu_peers, "__file__", str(script))
+    return gpu_peers.Peer("peer64", "cpu")
+
+
+@pytest.mark.parametrize(
+    "body,error,said",
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", RuntimeError, "died with -9"),  # as if memory was full
+        ("sys.exit('no such package')", RuntimeError, "died with 1: no such package"),
+        (
+            "(folder / 'found.json').write_text(json.dumps({'failed': 'KeyError: 3'}))",
+            RuntimeError,
+            "KeyError",
+        ),
+        (
+            "(folder / 'found.json').write_text(json.dumps({'skipped': 'not there'}))",
+            gpu_peers.Skipped,
+            "not there",
+        ),
+        ("time.sleep(60)", gpu_peers.Late, "not ready after"),
+    ],
+)
+def test_a_peer_that_fails_or_dies_is_not_one_that_cannot_run(tmp_path, monkeypatch, body, error, said):
+    monkeypatch.setattr(gpu_peers, "LIMIT", 0.3 if error is gpu_peers.Late else 60)
+    with pytest.raises(error, match=said):
+        peer(tmp_path, monkeypatch, body).speed()
+
+
+def test_a_peer_knows_whose_it_is_and_how_many_may_compile(tmp_path, monkeypatch):
+    body = "found = {'parent': parent, 'threads': os.environ['TORCHINDUCTOR_COMPILE_THREADS']}\n"
+    body += "(folder / 'ready').touch()\n(folder / 'found.json').write_text(json.dumps(found))"
+    own = peer(tmp_path, monkeypatch, body)
+    assert own.speed() == {"parent": str(os.getpid()), "threads": "4"}
+    assert gpu_peers.settle(SimpleNamespace(peers={"peer64": own})) == {"ready": ["peer64"]}
+
+
+@pytest.mark.parametrize("said,fine", [("a PASSED\n1 passed", True), ("a SKIPPED\n1 skipped", False)])
+def test_tests_of_which_none_passed_are_a_failure(said, fine):
+    tests = gpu_tests.GpuTests.__new__(gpu_tests.GpuTests)
+    tests.said, tests.until = io.StringIO(said), time.monotonic() + 60
+    tests.process = SimpleNamespace(wait=lambda seconds: 0)
+    if fine:
+        assert tests.outcome()["said"] == "1 passed"
+    else:
+        with pytest.raises(AssertionError, match="none passed: 1 skipped"):
+            tests.outcome()
+
+
 def test_own_parts_come_before_peers():
     parts = list(gpu_accept.PARTS)
     assert parts[-len(gpu_accept.PEERS) :] == list(gpu_accept.PEERS)
@@ -96,7 +171,9 @@ def test_own_parts_come_before_peers():
 @pytest.mark.full
 def test_a_part_that_fails_is_said_and_ends_the_script_with_1(tmp_path):
     out = tmp_path / "accept.json"
-    finish(start([str(SCRIPT), "--device", "cpu", "--out", str(out), "--parts", "nothing,waits"]), expect=1)
+    words = ["--device", "cpu", "--out", str(out), "--parts", "tests,waits,nothing"]
+    said = finish(start([str(SCRIPT), *words]), expect=1)
+    assert said.splitlines()[-2:] == ["failed: nothing", "skipped: waits, tests"]
     outcomes = json.loads(out.read_text())["parts"]
     assert outcomes["nothing"]["outcome"] == "fail" and "KeyError" in outcomes["nothing"]["reason"]
     assert outcomes["waits"]["outcome"] == "skip"
