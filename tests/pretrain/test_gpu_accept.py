@@ -175,6 +175,7 @@ def test_a_part_that_fails_is_said_and_ends_the_script_with_1(tmp_path):
     said = finish(start([str(SCRIPT), *words]), expect=1)
     assert said.splitlines()[-2:] == ["failed: nothing", "skipped: waits, tests"]
     outcomes = json.loads(out.read_text())["parts"]
+    assert list(outcomes) == ["nothing", "waits", "tests"]
     assert outcomes["nothing"]["outcome"] == "fail" and "KeyError" in outcomes["nothing"]["reason"]
     assert outcomes["waits"]["outcome"] == "skip"
 
