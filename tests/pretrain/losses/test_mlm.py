@@ -90,7 +90,7 @@ def test_ranks_with_unequal_tiles_do_not_hang_under_zero_3(tmp_path):
     """Weights are gathered by collectives, once a tile: all ranks must run as many tiles. 2 ranks, CPU."""
     import tiles_worker
 
-    path = f"{ROOT}{os.pathsep}{Path(__file__).parents[2]}"
+    path = os.pathsep.join(map(str, [ROOT, *Path(__file__).parents[1:3]]))
     finish(start([tiles_worker.__file__, str(tmp_path / "gradients.pt")], ranks=2, PYTHONPATH=path))
     model = tiles_worker.Model()
     (model(0) + model(1)).backward()
