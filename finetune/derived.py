@@ -116,11 +116,11 @@ def _open_prepared(data: str, model: Any, location: str) -> ShardReader:
 # -- linear maps --------------------------------------------------------
 
 
-def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def whitening(vectors: np.ndarray, dimensions: int = 0, power: float = 1) -> tuple[np.ndarray, np.ndarray]:
     """Return W float64[d, k] and b of the map x -> x W + b that whitens vectors (Su et al. 2021, section 3).
 
-    W = U diag(1 / sqrt(s)), its first `dimensions` columns (0: all that vary), where U diag(s) U' is the
-    covariance, s falling; b = -mean W.
+    W = U diag(1 / sqrt(s)^power), its first `dimensions` columns (0: all that vary), where U diag(s) U' is
+    the covariance, s falling; b = -mean W. The paper's power is 1.
     """
     mean, variances, basis = _components(vectors)
     # Variance at the rounding of float32 vectors is none (a layer norm leaves one such direction): divided
@@ -130,7 +130,7 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
         vary = f"{len(vectors):,} sentences vary in {varying} of {len(mean)} dimensions"
         raise UserError(f"the vectors of {vary}: keep fewer, or give more sentences")
     kept = slice(dimensions or varying)
-    matrix = basis[:, kept] / np.sqrt(variances[kept])
+    matrix = basis[:, kept] / np.sqrt(variances[kept]) ** power
     return matrix, -mean @ matrix
 
 
@@ -272,6 +272,8 @@ def derive(name: str, out: str, fit: Derivation) -> list[str]:
     weighted, mapped = fit.pooling in WEIGHTINGS, fit.whiten is not None or fit.remove > 0
     if fit.remove and (fit.static or fit.whiten is not None):
         raise UserError("--remove goes with neither --whiten nor --static: leave one of them out")
+    if fit.power and fit.whiten is None:
+        raise UserError("--power is of the whitening: give --whiten N, or leave it out")
     prepared = os.path.isfile(os.path.join(fit.text, MANIFEST))
     if weighted and mapped and prepared and not fit.static:
         raise UserError(
@@ -337,9 +339,10 @@ def _fit_map(
     if fit.remove:
         matrix, bias = without_components(vectors, fit.remove)
     else:
-        matrix, bias = whitening(vectors, fit.whiten or 0)
+        matrix, bias = whitening(vectors, fit.whiten or 0, fit.power or 1)
     kept = min(width, matrix.shape[1])
-    what = f"without the first {fit.remove}" if fit.remove else f"whitened, {kept}"
+    whitened = "whitened" if fit.power in (None, 1) else f"whitened by the power {fit.power:g}"
+    what = f"without the first {fit.remove}" if fit.remove else f"{whitened}, {kept}"
     done.append(f"{what} of {len(matrix)} components, fitted on {len(vectors):,} sentences")
     return matrix[:, :kept], bias[:kept]
 

@@ -47,6 +47,8 @@ class Derivation(BaseModel, frozen=True, use_attribute_docstrings=True):
     its pooling"""
     whiten: Natural | None = None
     """whiten vectors over --text, and keep the first N components; 0: all that vary"""
+    power: Annotated[float, Field(gt=0, le=1)] | None = None
+    """of the whitening: 0.5 divides a component by the root of its standard deviation (default: 1)"""
     remove: Natural = 0
     """remove the first N principal components of the vectors of --text, and the mean"""
     static: Literal["", "encoded", "input"] = ""

@@ -60,8 +60,8 @@ def main(
             raise UserError("what is fitted on --text takes --out FOLDER, and no --step, --push or --dry-run")
         print(*derive(run, out, fit), f"  SentenceTransformer({out!r})", sep="\n")
         return 0
-    if fit.text or fit.sentences:
-        flag = "--text" if fit.text else "--sentences"
+    if fit.text or fit.sentences or fit.power:
+        flag = "--text" if fit.text else "--sentences" if fit.sentences else "--power"
         raise UserError(f"{flag} goes with --pooling sif, --whiten, --remove or --static: give one")
     if push is None and (public or dry_run):
         raise UserError(f"--{'public' if public else 'dry-run'} says how to --push: name OWNER/NAME with it")

@@ -222,6 +222,21 @@ def test_whitening_is_the_papers(dimensions):
     np.testing.assert_allclose(bias, -mean @ matrix, atol=1e-9)
 
 
+@pytest.mark.parametrize("power", [0.5, 0.25])
+def test_a_power_of_the_whitening_leaves_the_rest_of_the_variance(power):
+    """W = U diag(s^(-power / 2)) leaves variances of s^(1 - power), largest first."""
+    vectors = anisotropic(9000, 12)
+    matrix, bias = derived.whitening(vectors, 5, power)
+    found = vectors @ matrix + bias
+    variances = np.linalg.svd(vectors - vectors.mean(0, dtype=np.float64), compute_uv=False) ** 2 / 9000
+    np.testing.assert_allclose(np.cov(found.T, bias=True), np.diag(variances[:5] ** (1 - power)), atol=1e-6)
+
+
+def test_the_power_is_of_a_whitening(models, tmp_path):
+    with pytest.raises(UserError, match=r"^--power is of the whitening: give --whiten N"):
+        export(models, "bert", tmp_path / "none", remove=1, power=0.5)
+
+
 def test_directions_without_variance_are_left_out():
     vectors = anisotropic(300, 8)
     vectors[:, 3] = vectors[:, 1] - vectors[:, 2]
@@ -253,7 +268,7 @@ def test_removal_of_components_is_all_but_the_top(count):
         ("run", {"whiten": 16}, True),
         ("max", {"remove": 2}, False),
         ("mean", {"whiten": 0}, True),
-        ("mean", {"whiten": 8, "pooling": "sif"}, True),
+        ("mean", {"whiten": 8, "power": 0.5, "pooling": "sif"}, True),
         ("prompted", {"remove": 1}, True),
     ],
 )
@@ -274,7 +289,7 @@ def test_maps_of_vectors_load_everywhere(models, tmp_path, capsys, kind, flags, 
     matrix = (
         derived.without_components(fitted, flags["remove"])
         if "remove" in flags
-        else derived.whitening(fitted, flags["whiten"])
+        else derived.whitening(fitted, flags["whiten"], flags.get("power", 1))
     )
     expected = vectors.astype(np.float64) @ matrix[0] + matrix[1]
     assert weight["linear.weight"].shape == matrix[0].T.shape

@@ -85,13 +85,15 @@ def begin(
 def _flags_of(derive: str, track: Track) -> str:
     if derive and track.target:
         raise UserError("--derive: the track makes an encoder by training alone, and nothing else")
-    allowed = r"((whiten|remove)=\d+(,sentences=\d+)?|pooling=(sif|idf))?"
-    said = "whiten=N or remove=N (and ,sentences=N), or pooling=sif or idf"
+    whiten = r"whiten=\d+(,power=(0?\.\d+|1))?"
+    allowed = rf"(({whiten}|remove=\d+)(,sentences=\d+)?|pooling=(sif|idf))?"
+    said = "whiten=N (and ,power=P) or remove=N (and ,sentences=N), or pooling=sif or idf"
     if track.table_bytes:
         derive = derive or "static=encoded"
-        allowed = r"static=(encoded|input)(,pooling=(sif|idf))?(,whiten=\d+(,sentences=\d+)?)?"
+        allowed = rf"static=(encoded|input)(,pooling=(sif|idf))?(,{whiten}(,sentences=\d+)?)?"
         said = (
-            "static=encoded or static=input, and then ,pooling=sif or idf, and ,whiten=N (and ,sentences=N)"
+            "static=encoded or static=input, and then ,pooling=sif or idf, and ,whiten=N (and ,power=P, "
+            ",sentences=N)"
         )
     if not re.fullmatch(allowed, derive):
         raise UserError(f"--derive {derive}: give {said}")

@@ -227,7 +227,7 @@ def test_what_start_is_given_is_looked_at_before_anything_is_made(tmp_path):
 
 @pytest.mark.parametrize(
     "derive",
-    ["", "whiten=0", "remove=12", "whiten=8,sentences=99", "pooling=sif", "pooling=idf"],
+    ["", "whiten=0", "remove=12", "whiten=8,power=.5,sentences=99", "whiten=0,power=1", "pooling=sif"],
 )
 def test_what_is_derived_of_an_encoder_is_fitted_on_its_data(derive):
     assert training._flags_of(derive, Track(60)) == derive
@@ -242,14 +242,22 @@ def test_what_is_derived_of_a_table_is_static():
         training._flags_of("", table) == "static=encoded"
         and training._flags_of("", Track(60, target=1)) == ""
     )
-    for good in ("static=input,pooling=idf,whiten=3,sentences=9", "static=encoded,whiten=0"):
+    for good in ("static=input,pooling=idf,whiten=3,sentences=9", "static=encoded,whiten=0,power=0.6"):
         assert training._flags_of(good, table) == good
-        with pytest.raises(UserError, match="whiten=N or remove=N"):
+        with pytest.raises(UserError, match=r"whiten=N \(and ,power=P\) or remove=N"):
             training._flags_of(good, Track(60))
     for bad in ("whiten=0", "static=other", "static=input,remove=1", "static=input,sentences=9"):
         with pytest.raises(UserError, match="static=encoded or static=input"):
             training._flags_of(bad, table)
-    for bad in ("whiten", "whiten=-1", "pooling=cls", "out=x", "whiten=0,text=x"):
+    for bad in (
+        "whiten",
+        "whiten=-1",
+        "power=.5",
+        "remove=1,power=.5",
+        "pooling=cls",
+        "out=x",
+        "whiten=0,text=x",
+    ):
         with pytest.raises(UserError, match=f"--derive {bad}"):
             training._flags_of(bad, Track(60))
 
