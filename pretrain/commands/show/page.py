@@ -206,12 +206,12 @@ def measure(queries: np.ndarray, answers: np.ndarray) -> Retrieval:
 
 
 def _print_retrieval(scores: dict[str, Retrieval], count: int) -> None:
-    print(f"\n  {f'held-out retrieval ({count:,} candidates)':36}" + "".join(f"{one:>18}" for one in scores))
+    print(f"\n  {f'held-out retrieval ({count:,} candidates)':40}" + "".join(f"{one:>18}" for one in scores))
     for label, name in (("recall@5", "recall"), ("nDCG@10", "ndcg")):
         figures = (f"{100 * getattr(one, name):17.1f}%" for one in scores.values())
-        print(f"    {label:34}" + "".join(figures))
+        print(f"    {label:38}" + "".join(figures))
     cosines = (f"{one.cosine:18.2f}" for one in scores.values())
-    print(f"    {'cosine of different texts':34}" + "".join(cosines))
+    print(f"    {'cosine of different texts':38}" + "".join(cosines))
 
 
 def _sentences(config: Config, split: str, tokenizer: Any, count: int) -> Iterator[str]:
