@@ -428,6 +428,7 @@ def save(model: Any, out: Path) -> None:
         with files.filled_folder(out) as hidden:
             with files.library_errors(), quiet_transformers():
                 model.save_pretrained(str(hidden), create_model_card=False)
+            files.let_read(hidden)
             files.write_durably(hidden / MARK, b"Written by clearly export, which may replace this folder.\n")
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; name another --out") from error

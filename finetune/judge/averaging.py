@@ -5,7 +5,6 @@ are good ones: they may have most of what is gained, and have forgotten less.
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoModel
 
 from augment.core.pretrained import pretrained, pretrained_model, require_weights
 from finetune.encoders.source import cached_folder
-from pretrain.common.files import copy_tree, filled_folder, remove_file, replace_durably, to_json
+from pretrain.common.files import copy_tree, filled_folder, let_read, remove_file, replace_durably, to_json
 from pretrain.export.folder import MARK
 from pretrain.export.sums import CARD, SUMS, WEIGHTS, write_sums
 
@@ -46,7 +45,7 @@ def average(start: str, adapted: Path, alpha: float, out: Path) -> Path:
     with filled_folder(out) as hidden:
         copy_tree(adapted, hidden)
         save_file(weights, hidden / WEIGHTS, metadata={"format": "pt"})
-        shutil.copymode(hidden / "config.json", hidden / WEIGHTS)  # safetensors writes for the owner alone
+        let_read(hidden)
         if alpha < 1 and (card := hidden / CARD).is_file():
             what = f"{1 - alpha:g} of the start and {alpha:g} of what was trained" if alpha else "the start"
             note = f"The weights are {what}; what follows is of the training."
@@ -67,7 +66,7 @@ def keep_start(start: str, adapted: Path, out: Path) -> Path:
         return average(start, adapted, 0.0, out)
     with filled_folder(out) as hidden:
         copy_tree(folder, hidden)
-        shutil.copymode(hidden / "config.json", hidden / WEIGHTS)
+        let_read(hidden)
         if (hidden / MARK).is_file():
             _mark(hidden, start, 0.0)
     return out

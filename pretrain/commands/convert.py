@@ -11,7 +11,14 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import pickled_weights
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, fsync_folder, library_errors, rename_durably, replace_durably
+from pretrain.common.files import (
+    discard,
+    fsync_folder,
+    let_read,
+    library_errors,
+    rename_durably,
+    replace_durably,
+)
 from pretrain.common.run_folder import read_json_file
 
 
@@ -45,6 +52,7 @@ def _convert_file(path: Path) -> Path:
     try:
         with library_errors():
             save_file(tensors, unfinished, {"format": "pt"})
+        let_read(unfinished.parent, unfinished.name)
         fsync_folder(unfinished)  # the same calls sync a file
         rename_durably(unfinished, new)
     finally:

@@ -139,6 +139,12 @@ def copy_tree(source: Path, folder: Path) -> None:
         _let_write(hidden)
 
 
+def let_read(folder: Path, name: str = "*.safetensors") -> None:
+    """Give the weights in a folder, which safetensors writes for their owner alone, the folder's rights."""
+    for path in folder.rglob(name):
+        os.chmod(path, os.stat(folder).st_mode & 0o666)
+
+
 def _let_write(folder: Path) -> None:
     """Let the owner change the folders of a copy: those of read-only data are copied with their mode."""
     for place, _, _ in os.walk(folder):

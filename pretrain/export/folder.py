@@ -128,15 +128,15 @@ def is_export(folder: Path) -> bool:
 
 
 def _settle_weights(hidden: Path, out: Path) -> None:
-    """Give weights, which safetensors writes for their owner alone, the mode of the other files.
+    """Let others read the weights; those that the old export has, too, keep their time there.
 
-    Weights that the old export has, too, keep their time there: evaluations know weights by it.
+    Evaluations know weights by it.
     """
     for new in hidden.rglob("*.safetensors"):
         before = out / new.relative_to(hidden)
         if before.is_file() and filecmp.cmp(new, before, shallow=False):
             shutil.copystat(before, new)
-        shutil.copymode(hidden / "config.json", new)
+    files.let_read(hidden)
 
 
 def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> tuple[Any, str]:

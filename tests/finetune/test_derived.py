@@ -294,6 +294,8 @@ def test_maps_of_vectors_load_everywhere(models, tmp_path, capsys, kind, flags, 
     expected = vectors.astype(np.float64) @ matrix[0] + matrix[1]
     assert weight["linear.weight"].shape == matrix[0].T.shape
     assert f"of 32 components, fitted on {len(fitted)} sentences" in capsys.readouterr().out
+    modes = {path.stat().st_mode for path in out.rglob("*") if path.is_file()}
+    assert len(modes) == 1  # whoever reads the folder reads its weights
     expected = unit(expected) if normalizes else expected
     by_library, ours = read_everywhere(out, AGAIN, packed)
     size = np.linalg.norm(expected, axis=1).max()

@@ -64,6 +64,7 @@ def test_the_printed_command_converts_any_model(name, tmp_path):
     run_printed_command(folder)
     assert same(load_file(folder / "model.safetensors"), tensors)
     assert (folder / "config.json").read_bytes() == config
+    assert (folder / "model.safetensors").stat().st_mode == (folder / "config.json").stat().st_mode
     again, report = pretrained_model(type(model), folder, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert same(again.state_dict(), tensors)

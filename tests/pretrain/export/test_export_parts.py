@@ -265,11 +265,9 @@ def test_weights_that_stay_keep_their_time_and_have_the_mode_of_other_files(tmp_
     old, new = tmp_path / "old", tmp_path / "new"
     for folder, text in ((old, "same"), (new, "same")):
         (folder / "head").mkdir(parents=True)
-        (folder / "config.json").touch()
-        (folder / "config.json").chmod(0o644)  # whatever the umask
+        folder.chmod(0o755)  # whatever the umask
         (folder / "model.safetensors").write_text(text)
         (folder / "head" / "model.safetensors").write_text(str(folder))
-    (old / "config.json").chmod(0o600)
     for path in (*old.rglob("*.safetensors"), *new.rglob("*.safetensors")):
         path.chmod(0o600)
     os.utime(old / "model.safetensors", (5, 5))
