@@ -9,6 +9,7 @@ from typing import Any
 
 from finetune.results import Evaluation, folder_name, read
 from pretrain.common.errors import UserError
+from pretrain.common.run_folder import read_json_file
 from pretrain.config.validation import leaves, read_yaml
 from pretrain.telemetry.metrics_file import read_metrics
 
@@ -108,10 +109,7 @@ def _add_results(subject: Subject, folder: Path) -> None:
 
 
 def _is_result(path: Path) -> bool:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} is not readable as JSON ({error}); remove it, or make it again") from error
+    content = read_json_file(path, "remove it, or make it again")
     return isinstance(content, dict) and {"evaluation", "tasks"} <= set(content)
 
 

@@ -33,6 +33,7 @@ from finetune.tuning.recipe import Interrupted, Recipe
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_file, replace_durably, to_json
 from pretrain.common.memory import FlatMemory
+from pretrain.common.run_folder import read_json_file
 from pretrain.data.microbatches import count_micro_batches, cut, pack
 from pretrain.model.architectures import set_dropout
 from pretrain.model.encoder import SentenceEncoder
@@ -358,12 +359,4 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 
 def read_result(path: Path) -> dict[str, Any] | None:
     """Read the result of a run (JSON); None if there is none yet."""
-    if not path.is_file():
-        return None
-    try:
-        result = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); remove it, to compute the run again") from error
-    if not isinstance(result, dict):
-        raise UserError(f"{path} is not a run's result; remove it, to compute the run again")
-    return result
+    return read_json_file(path, "remove it, to compute the run again") if path.is_file() else None

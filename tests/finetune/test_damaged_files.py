@@ -16,6 +16,7 @@ from finetune.judge.averaging import average
 from finetune.judge.choice import read_report
 from finetune.judge.heldout import HALVES, make_test
 from finetune.judge.scores import BM25, START
+from finetune.tuning.finetuning import read_result
 from pretrain.benchmarks.sts_tasks import PairScores
 from pretrain.commands.convert import convert
 from pretrain.commands.record.board import records
@@ -51,6 +52,7 @@ def converted(folder):
         ("mine/record.json", records, "from a copy"),
         ("start.json", lambda folder: read_json(folder / "start.json"), "from a copy"),
         ("tokenizer.json", tokenizer_hash, "from a copy"),
+        ("RTE-seed1.json", lambda folder: read_result(folder / "RTE-seed1.json"), "compute the run again"),
         ("pytorch_model.bin.index.json", converted, "copy it again"),
     ],
 )

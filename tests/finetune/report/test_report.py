@@ -147,7 +147,7 @@ def test_null_figures_are_blank(tmp_path):
     [
         (lambda path: path.mkdir(), "no run "),
         (lambda path: None, "no such folder"),
-        (lambda path: (make_run(path) / "report" / "x.json").write_text("{"), "not readable as JSON"),
+        (lambda path: (make_run(path) / "report" / "x.json").write_text("{"), "x.json is damaged"),
         (lambda path: (make_run(path) / "config.yaml").write_text("a: [b"), "is not YAML"),
         (
             lambda path: (make_run(path) / "report" / "x.json").write_text('{"evaluation": 1, "tasks": 2}'),
