@@ -18,7 +18,7 @@ from augment.core.pretrained import has_tokenizer, pretrained
 from augment.core.ragged import Ragged
 from augment.text.cleaning import with_cleaning, without_cleaning
 from pretrain.common.errors import UserError
-from pretrain.common.files import discard, library_errors, put_in_place
+from pretrain.common.files import filled_folder, library_errors
 from pretrain.common.run_folder import read_json_file
 
 if TYPE_CHECKING:
@@ -263,18 +263,10 @@ def with_backend(tokenizer: Any, backend: "Tokenizer") -> Any:
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Save as a Hugging Face folder, whole or not at all. Raises: UserError when the disk is full."""
-    import uuid
-
     from pretrain.data.shard_writer import naming_full_disk
 
-    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with naming_full_disk(folder):
-            with library_errors():
-                tokenizer.save_pretrained(partial)
-            put_in_place(partial, folder)
-    finally:
-        discard(partial)
+    with naming_full_disk(folder), filled_folder(folder) as hidden, library_errors():
+        tokenizer.save_pretrained(hidden)
 
 
 def load_tokenizer(path: str | Path) -> Any:
