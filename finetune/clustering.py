@@ -7,7 +7,6 @@ deviation over trials is the sample's (n - 1), as pandas computes it for them. A
 as in their code.
 """
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +67,11 @@ def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
     return float(confusion[linear_sum_assignment(confusion, maximize=True)].sum() / len(labels))
 
 
-def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = RESTARTS) -> dict[str, float]:
-    """Return accuracy, NMI, AMI, ARI (x 100) of the best k-means of `restarts` over float32[N, d]."""
+def trial(vectors: np.ndarray, data: LabelledTexts, seed: int) -> dict[str, float]:
+    """Return accuracy, NMI, AMI, ARI (x 100) of the best k-means of `RESTARTS` over float32[N, d]."""
     from sklearn import cluster, metrics
 
-    means = cluster.KMeans(data.classes, n_init=restarts, max_iter=300, random_state=seed)
+    means = cluster.KMeans(data.classes, n_init=RESTARTS, max_iter=300, random_state=seed)
     clusters = means.fit(vectors).labels_
     scores = {
         "accuracy": hungarian_accuracy,
@@ -83,21 +82,15 @@ def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = R
     return {name: 100 * float(score(data.labels, clusters)) for name, score in scores.items()}
 
 
-def trials(
-    vectors: np.ndarray,
-    data: LabelledTexts,
-    seeds: Iterable[int] = range(TRIALS),
-    restarts: int = RESTARTS,
-    threads: int = 0,
-) -> list[dict[str, float]]:
-    """Run one trial a seed, each in one thread: figures do not depend on the number of cores."""
+def trials(vectors: np.ndarray, data: LabelledTexts) -> list[dict[str, float]]:
+    """Run all trials, each in one thread: figures do not depend on the number of cores."""
     import sklearn.cluster  # noqa: F401  (before the limits, which hold for libraries that are loaded)
     import torch
 
     # OpenMP counts threads for each calling thread apart
-    pool = ThreadPoolExecutor(threads or torch.get_num_threads(), "", threadpool_limits, (1, "openmp"))
+    pool = ThreadPoolExecutor(torch.get_num_threads(), "", threadpool_limits, (1, "openmp"))
     with threadpool_limits(1), pool:
-        return list(pool.map(lambda seed: trial(vectors, data, seed, restarts), seeds))
+        return list(pool.map(lambda seed: trial(vectors, data, seed), range(TRIALS)))
 
 
 def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Evaluation) -> str:
