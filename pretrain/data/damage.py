@@ -12,6 +12,7 @@ So the data of a run never change without an entry and a warning.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,8 @@ from pretrain.data.shards import ShardReader
 
 _RECORDED = "recorded as damaged earlier in this run"
 
-
-def substitution_key(row: dict[str, Any]) -> tuple[int, int, int, int]:
-    """Return what makes two entries the same substitution: epoch, lane, chunk and the chunk in its place."""
-    return row["epoch"], row["lane"], row["chunk"], row["replacement"]
+substitution_key = itemgetter("epoch", "lane", "chunk", "replacement")
+"""What makes two entries of the record the same substitution."""
 
 
 def known_damaged(rows: Iterable[dict[str, Any]]) -> dict[int, str]:

@@ -59,9 +59,6 @@ def prepare(
         raise UserError(f"{out} holds {'/, '.join(others)}/ of something else. Choose another --out")
     wanted = config.model_dump(mode="json")
 
-    def find() -> dict | None:
-        return None if overwrite else _finished(out, wanted)
-
     def plan(work: Path) -> list[Job]:
         paired = config.pairs != "none"
         require_known(config.language)
@@ -73,7 +70,7 @@ def prepare(
                 discard(path)
         return _jobs(_plan(config, tasks, work), work)
 
-    return make_once(out, workers, find, plan, progress)
+    return make_once(out, workers, lambda: None if overwrite else _finished(out, wanted), plan, progress)
 
 
 def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:

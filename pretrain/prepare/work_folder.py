@@ -220,10 +220,6 @@ class PlannedStep(WorkStep):
         return self.plan.config
 
     @property
-    def buckets(self) -> int:
-        return self.plan.buckets
-
-    @property
     def annotation(self) -> dict[str, str]:
         """Return what the plan says of the parser, of data that is annotated."""
         annotation = self.plan.annotation
@@ -232,7 +228,7 @@ class PlannedStep(WorkStep):
 
     def texts_of(self, folder: str, bucket: int) -> Iterator[Texts]:
         """Yield the texts of a bucket, in parts of which none has more text than `BUCKET_BYTES`."""
-        runs = open_runs(self.work / folder, self.buckets, TEXT_RECORD)
+        runs = open_runs(self.work / folder, self.plan.buckets, TEXT_RECORD)
         parts = max(1, -(-sum(run.text_bytes(bucket) for run in runs) // BUCKET_BYTES))
         for part in range(parts):
             yield load_texts(runs, bucket, part, parts)

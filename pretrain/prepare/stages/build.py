@@ -236,7 +236,7 @@ class Pack(PlannedStep):
         running text).
         """
         dropped = defaultdict[int, set[int]](set)
-        for run in bk.open_runs(self.work / "dropped", self.buckets, bk.DROPPED):
+        for run in bk.open_runs(self.work / "dropped", self.plan.buckets, bk.DROPPED):
             for document, index in run.records(bucket).tolist():
                 dropped[document].add(index)
         parts: list[Ragged] = []

@@ -59,7 +59,7 @@ class Merge(PlannedStep):
             **({"faults": faults[:MOST_FAULTS]} if faults else {}),
             **({"pairs": shown} if (shown := files.ShownPairs.few(self.work)) else {}),
             "config": config.model_dump(mode="json"),
-            "buckets": self.buckets,
+            "buckets": self.plan.buckets,
             "versions": {
                 name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")
             },

@@ -63,8 +63,8 @@ class Scatter(PlannedStep):
         counts: Counter[str] = Counter()
         hashes, pairs = files.HashRange(), files.ParagraphPairs([])
         decision = self.decision()
-        texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
-        signatures = bk.RunWriter(self.work / "signatures", f"{rank:05d}", self.buckets, bk.SIGNATURE)
+        texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.plan.buckets, bk.TEXT_RECORD)
+        signatures = bk.RunWriter(self.work / "signatures", f"{rank:05d}", self.plan.buckets, bk.SIGNATURE)
         for document in data:
             source = document.metadata["source"]
             counts["documents"] += 1

@@ -47,7 +47,7 @@ class ScatterRecords(Scatter):
         counts: Counter[str] = Counter()
         hashes = files.HashRange()
         decision = self.decision()
-        texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
+        texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.plan.buckets, bk.TEXT_RECORD)
         first: TextRecord | None = None
         labels = 0
         scores: tuple[float, float] | None = None

@@ -33,11 +33,11 @@ class Resolve(PlannedStep):
     stage = "drop"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
+        runs = bk.open_runs(self.work / "signatures", self.plan.buckets, bk.SIGNATURE)
         signatures = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
         held = signatures["heldout"] == 1
         shared = signatures[held][np.isin(signatures["key"][held], signatures["key"][~held])]
-        dropped = bk.RunWriter(self.work / "dropped", f"{rank:05d}", self.buckets, bk.DROPPED)
+        dropped = bk.RunWriter(self.work / "dropped", f"{rank:05d}", self.plan.buckets, bk.DROPPED)
         sentences = np.unique(shared[["document", "index"]]).tolist()
         for sentence in sentences:
             dropped.add(sentence)
@@ -50,7 +50,7 @@ class ScatterSequences(Pack):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         counts: Counter[str] = Counter()
-        sequences = bk.RunWriter(self.work / "sequences", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
+        sequences = bk.RunWriter(self.work / "sequences", f"{rank:05d}", self.plan.buckets, bk.TEXT_RECORD)
         number = 0
         seed = bk.mixed(np.array([self.config.seed], np.uint64), rank)
         for split, packed in self.packed(rank, counts):

@@ -56,17 +56,17 @@ class MakeTokenizer(PlannedStep):
 
     def sample(self) -> Iterator[str]:
         """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the runs' order."""
-        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
+        runs = bk.open_runs(self.work / "texts", self.plan.buckets, bk.TEXT_RECORD)
         weights = np.array([source.weight for source in self.config.sources])
         total = 0.0  # text that an epoch shows; 16 bytes are read per record, not the text
         for run in runs:
-            records = run.records(0, until=self.buckets)
+            records = run.records(0, until=self.plan.buckets)
             total += float((records["bytes"] * weights[records["source"]]).sum())
         if not total:
             raise UserError(f"No text is left of {self.plan.described}: check layout, text_key and min_words")
         share = self.config.tokenizer_megabytes * 1e6 / total
         for run in runs:
-            for bucket in range(self.buckets):
+            for bucket in range(self.plan.buckets):
                 texts = bk.load_texts([run], bucket)
                 coin = bk.fraction(texts.records["key"], bk.SAMPLE_SALT)
                 chosen = (coin < share * weights[texts.records["source"]]) & (texts.records["heldout"] == 0)
