@@ -359,4 +359,8 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 
 def read_result(path: Path) -> dict[str, Any] | None:
     """Read the result of a run (JSON); None if there is none yet."""
-    return read_json_file(path, "remove it, to compute the run again") if path.is_file() else None
+    remedy = "remove it, to compute the run again"
+    result = read_json_file(path, remedy) if path.is_file() else None
+    if not isinstance(result, dict | None):
+        raise UserError(f"{path} is not a run's result; {remedy}")
+    return result
