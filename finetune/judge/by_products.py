@@ -45,8 +45,9 @@ def by_products(
         for name, change in smaller.items()
     }
     folders, left_out = dict[str, Path](), dict[str, str]()
-    for name, fit in FITTED.items():
+    for number, (name, fit) in enumerate(FITTED.items(), 1):
         row, folder = f"best, {name}", out / name
+        print(f"  by-product {number}/{len(FITTED)}: {name}", flush=True)
         try:
             derive(str(best), str(folder), fit.model_copy(update={"text": text}))
         except UserError as error:

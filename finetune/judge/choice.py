@@ -115,7 +115,8 @@ class Judge:
             The report, as JSON.
         """
         scored: dict[float, Scores] = {0.0: self.scores[START]}
-        for alpha in ALPHAS:
+        for number, alpha in enumerate(ALPHAS, 1):
+            print(f"  judge      {number}/{len(ALPHAS)}: {_row(alpha)}", flush=True)
             folder = trained
             if 0 < alpha < 1:
                 folder = average(start, trained, alpha, self.folder / "averaged")

@@ -66,7 +66,7 @@ def alpha_of(folder):
     ],
 )  # fmt: skip
 def test_what_is_better_on_both_halves_and_has_not_forgotten_is_kept(
-    made, tmp_path, monkeypatch, dev, test, general, kept, row, forgot
+    made, tmp_path, monkeypatch, capsys, dev, test, general, kept, row, forgot
 ):
     """Gains over the start by alpha; None: by as much worse as better, query by query."""
     start, trained = str(tmp_path / "start"), write_weights(tmp_path / "trained", 1)
@@ -108,6 +108,7 @@ def test_what_is_better_on_both_halves_and_has_not_forgotten_is_kept(
     judge.scores = {START: scores(0.0), BM25: {half: base[half] - 1 for half in HALVES}}
     best = tmp_path / "best"
     report = judge.decide(start, trained, best, alpha_of)
+    assert f"{len(ALPHAS)}/{len(ALPHAS)}: {ADAPTED}\n" in capsys.readouterr().out
     assert (report["kept"], report["chosen"]["row"], report["forgot"]) == (kept, row, forgot)
     share = {START: 0.0, ADAPTED: 1.0, "averaged (0.5)": 0.5}
     assert report["chosen"]["alpha"] == share[row]

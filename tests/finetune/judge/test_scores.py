@@ -240,7 +240,7 @@ def test_the_last_line_says_what_is_kept(kept, forgot, last):
 
 @pytest.mark.parametrize("pooling,left_out", [("mean", set()), ("cls", {"best, sif weights"})])
 def test_by_products_are_scored_as_their_folders_and_packed_bits_are(
-    made, tmp_path, monkeypatch, pooling, left_out
+    made, tmp_path, monkeypatch, capsys, pooling, left_out
 ):
     guest = save_guest(save_bert(tmp_path / "bert"), tmp_path / "guest", pooling)
     halves, out, encoded, vectors_of = Halves.of(made[1]), tmp_path / "out", [], Halves.vectors_of
@@ -250,6 +250,7 @@ def test_by_products_are_scored_as_their_folders_and_packed_bits_are(
     )
     text = str(made[1] / TRAIN.format("*"))
     rows, folders, why = by_products(guest, text, out, halves, lambda folder: open_model(folder, quiet=True))
+    assert capsys.readouterr().out.count("  by-product ") == 3  # said before each: they take minutes
     assert set(why) == left_out and all("mean over tokens" in one for one in why.values())
     fitted = {"best, sif weights", "best, whitened", "best, static table"} - left_out
     assert folders == {"best, static table": out / "static table"} and set(rows) == fitted | {
