@@ -15,6 +15,7 @@ from pretrain.common.environment import choose_accelerator
 
 # isort: split
 from pretrain.common import cli
+from pretrain.common.error_output import print_whoever_reads
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
 from pretrain.start.local_ranks import choose_ranks, require_positions, start_local_ranks
 
@@ -39,4 +40,5 @@ def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) 
 
 
 if __name__ == "__main__":
+    print_whoever_reads()
     cli.run(main, keys=flags)

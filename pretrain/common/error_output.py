@@ -1,9 +1,11 @@
 """Print an error once, although several ranks meet it, and exit without waiting for other ranks."""
 
+import io
 import os
 import sys
 import time
 import traceback
+from typing import Any
 
 from augment.core.errors import AugmentationError
 from pretrain.common.credentials import without_credentials
@@ -15,6 +17,30 @@ LOCAL_RANKS = "CLEAR_LOCAL_RANKS"
 
 PATIENCE = 3.0
 """Seconds in which rank 0 is expected to print an error that all ranks meet."""
+
+
+class _Output(io.FileIO):
+    """A descriptor to print to, which takes what is lost: the reader has gone, or the disk is full."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or len(data)
+        except OSError:
+            return len(data)
+
+
+def print_whoever_reads() -> None:
+    """Let this process go on, from here on, when nobody can read what it prints: a run takes weeks.
+
+    A terminal closes, `tee` ends before it, a log meets a quota. metrics.jsonl has what matters.
+    """
+    for name in ("stdout", "stderr"):
+        if (before := getattr(sys, name)) is not None:  # it is closed
+            output = io.BufferedWriter(_Output(before.fileno(), "wb", closefd=False))
+            by_line = before.line_buffering or before.write_through
+            setattr(
+                sys, name, io.TextIOWrapper(output, before.encoding, before.errors, line_buffering=by_line)
+            )
 
 
 def print_error(error: Exception) -> None:

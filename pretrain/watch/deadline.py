@@ -108,7 +108,7 @@ class Watchdog:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._ending is None or error is None or not _is_failure(error):
+        if self._ending is None or not isinstance(error, Exception):  # Ctrl-C is no failure
             with self._turn:
                 self._done.set()
         if self._fired.is_set():
@@ -117,7 +117,7 @@ class Watchdog:
             return
         if self._done.is_set():
             self._beats.join(2 * self.between)
-        elif isinstance(error, Exception) and _is_failure(error):
+        elif isinstance(error, Exception):
             with self(ENDS):
                 replacement = self._ending.explain(error)
             if replacement is not error:
@@ -218,8 +218,3 @@ def record_collectives(run_folder: Path) -> None:
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(run_folder.absolute() / FOLDER / _TRACE))
-
-
-def _is_failure(error: BaseException) -> bool:
-    """Return whether an exception is a run's failure: not Ctrl-C, and not the end of who read its output."""
-    return isinstance(error, Exception) and not isinstance(error, BrokenPipeError)

@@ -1,9 +1,12 @@
 """Which rank prints an error, how it ends, and which error shows that another rank has ended."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
+from run_helpers import environment
 
 from augment.core.errors import AugmentationError
 from pretrain.common import error_output
@@ -114,3 +117,40 @@ def test_a_rank_that_fails_waits_for_no_other(code, met, at_once, as_rank, monke
     with pytest.raises(AtOnce if at_once else SystemExit) as ended:
         exit_process(code)
     assert ended.value.args == (code,)
+
+
+PRINTS = """
+import sys
+from pretrain.common.error_output import print_whoever_reads
+print_whoever_reads()
+sys.stdin.readline()
+for stream in (sys.stdout, sys.stderr):
+    print("Grüße", file=stream)
+    print("at once", file=stream, flush=True)
+print("the rest")
+"""
+
+
+def who_prints(**streams) -> subprocess.Popen:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+    words, variables = [sys.executable, "-c", PRINTS], environment(PYTHONIOENCODING="utf-8")
+    return subprocess.Popen(
+        words, env=variables, stdin=subprocess.PIPE, text=True, encoding="utf-8", **streams
+    )
+
+
+def test_who_prints_goes_on_after_its_readers_and_on_a_full_disk():
+    with open("/dev/full", "w") as full:
+        for streams in ({}, {"stdout": full}, {"stderr": full}, {"stdout": full, "stderr": full}):
+            with who_prints(**streams) as process:
+                for read in (process.stdout, process.stderr) if not streams else ():
+                    read.close()
+                process.stdin.close()
+                said = "".join(read.read() for read in (process.stdout, process.stderr) if streams and read)
+            assert process.returncode == 0 and "Traceback" not in said, said
+
+
+def test_what_can_be_printed_is():
+    with who_prints() as process:
+        out, errors = process.communicate("")
+    assert (process.returncode, out, errors) == (0, "Grüße\nat once\nthe rest\n", "Grüße\nat once\n")
