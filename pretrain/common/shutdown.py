@@ -1,8 +1,10 @@
 """Stop a run cleanly: signals and the stop file become a request that all ranks act on at a step boundary."""
 
 import atexit
+import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 from pretrain.common.files import remove_file
@@ -11,20 +13,29 @@ from pretrain.common.run_folder import moved
 EXIT_REQUEUE = 75  # EX_TEMPFAIL: a batch script requeues the job, which resumes with --resume auto
 EXIT_BUDGET = 124  # that of `timeout`: work that was left when the time was up is kept, and can be continued
 STOP_FILE = "stop"
+AT_ONCE = 1.0
+"""Seconds in which a second Ctrl-C is the first: a launcher passes on what the terminal sends to all."""
+_STOPPING = "\nCtrl-C: saving after this step; Ctrl-C once more ends at once, without saving\n"
 
 # Requests, the weightier the larger: the largest over all ranks wins. A stop file forbids a requeue.
 # UNSAVED: a checkpoint could not be written, which the next save raises on all ranks. MOVED: the run folder
 # was renamed or removed. DEAD_LOSS: the sentence loss learns nothing, and `train.faults.dead_loss` is stop.
-NONE, UNSAVED, DEAD_LOSS, INTERRUPT, TERMINATE, REQUEUE, STOP, MOVED = range(8)
-EXIT_CODES = {STOP: 0, DEAD_LOSS: 1, INTERRUPT: 130, TERMINATE: 143, REQUEUE: EXIT_REQUEUE}
+NONE, UNSAVED, DEAD_LOSS, INTERRUPT, HANGUP, TERMINATE, REQUEUE, STOP, MOVED = range(9)
+EXIT_CODES = {STOP: 0, DEAD_LOSS: 1, INTERRUPT: 130, HANGUP: 129, TERMINATE: 143, REQUEUE: EXIT_REQUEUE}
 REASONS = {
     STOP: "found the stop file",
     DEAD_LOSS: "the sentence loss learns nothing (train.faults.dead_loss is stop)",
     INTERRUPT: "received Ctrl-C",
+    HANGUP: "its terminal closed (SIGHUP)",
     TERMINATE: "received SIGTERM",
     REQUEUE: "received SIGUSR1",
 }
-SIGNALS = {signal.SIGINT: INTERRUPT, signal.SIGTERM: TERMINATE, signal.SIGUSR1: REQUEUE}
+SIGNALS = {
+    signal.SIGINT: INTERRUPT,
+    signal.SIGHUP: HANGUP,
+    signal.SIGTERM: TERMINATE,
+    signal.SIGUSR1: REQUEUE,
+}
 
 
 class Shutdown:
@@ -36,15 +47,23 @@ class Shutdown:
 
     def __init__(self, folder: Path, watch_file: bool):
         """watch_file: whether this rank looks at every step for the stop file and for the run's folder."""
-        self._requested = NONE
+        self._requested, self._pressed = NONE, 0.0
         self._stop_file = folder / STOP_FILE if watch_file else None
         for number in SIGNALS:
-            signal.signal(number, self._handle)
+            if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # not under nohup
+                signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame) -> None:
         if number == signal.SIGINT and self._requested == INTERRUPT:
+            if time.monotonic() < self._pressed + AT_ONCE:
+                return
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
+        elif number == signal.SIGINT:
+            self._pressed = time.monotonic()
+            if self._stop_file is not None:
+                with contextlib.suppress(OSError):  # a print in here could meet another
+                    os.write(2, _STOPPING.encode())
         self._requested = max(self._requested, SIGNALS[signal.Signals(number)])
 
     def requested(self) -> int:

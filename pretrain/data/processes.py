@@ -136,10 +136,11 @@ def _send(sender: Connection, made: queue.SimpleQueue, room: threading.Semaphore
 
 
 def _start_worker(parent: int) -> None:
-    # Signals meant for the training process reach its children too: Ctrl-C goes to the whole process group,
-    # Slurm sends SIGUSR1 to every process of a step, and the deepspeed launcher terminates loader workers
-    # first, while the rank is still saving. A worker ends when its parent tells it to, or is gone.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    # Signals meant for the training process reach its children too: Ctrl-C and the end of a terminal go to
+    # the whole process group, Slurm sends SIGUSR1 to every process of a step, and the deepspeed launcher
+    # terminates loader workers first, while the rank is still saving. A worker ends when its parent tells it
+    # to, or is gone.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)  # the other cores are other workers' and the training process's
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # augmentations of text tokenise here: one core a worker

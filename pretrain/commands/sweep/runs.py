@@ -184,7 +184,7 @@ class Trainer:
 
         # the run itself was asked to stop; or it ended by a fault that may pass, and says so in its folder
         explained = read_verdict(run.folder) is not None
-        for request in (shutdown.STOP, shutdown.INTERRUPT, shutdown.TERMINATE, shutdown.REQUEUE):
+        for request in (shutdown.STOP, *shutdown.SIGNALS.values()):
             if code == shutdown.EXIT_CODES[request] and not explained:
                 raise StopRequested(request)
         self.failures[run.name] = failure_line(run.folder / "log.txt")

@@ -10,6 +10,7 @@ from run_helpers import environment
 
 from pretrain.common.run_folder import guard
 from pretrain.common.shutdown import (
+    HANGUP,
     INTERRUPT,
     MOVED,
     NONE,
@@ -39,7 +40,7 @@ def test_of_several_signals_the_weightiest_counts_whatever_came_last(tmp_path, o
     for count, number in enumerate(order, 1):
         os.kill(os.getpid(), number)
         assert shutdown.requested() == max(SIGNALS[sent] for sent in order[:count])
-    assert shutdown.requested() == REQUEUE > TERMINATE > INTERRUPT
+    assert shutdown.requested() == REQUEUE > TERMINATE > HANGUP > INTERRUPT
     (tmp_path / STOP_FILE).touch()
     os.kill(os.getpid(), signal.SIGUSR1)
     assert shutdown.requested() == STOP  # who asks for a stop does not want a requeue
@@ -47,6 +48,29 @@ def test_of_several_signals_the_weightiest_counts_whatever_came_last(tmp_path, o
     assert shutdown.requested() == STOP
     shutdown.clear_stop_file()
     assert not (tmp_path / STOP_FILE).exists()
+
+
+def test_a_second_ctrl_c_ends_at_once_but_not_one_that_a_launcher_sends_with_the_first(tmp_path):
+    code = (
+        "import os, pathlib, signal, time; from pretrain.common import shutdown\n"
+        "of_run = shutdown.Shutdown(pathlib.Path('.'), watch_file=True)\n"
+        "def press(): os.kill(os.getpid(), signal.SIGINT)\n"
+        "press(); press()\n"
+        "print(of_run.requested() == shutdown.INTERRUPT, flush=True)\n"
+        "now = time.monotonic()\n"
+        "time.monotonic = lambda: now + shutdown.AT_ONCE\n"
+        "press(); print('goes on', flush=True)"
+    )
+    done = run_python(["-c", code], environment(), tmp_path)
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "True\n")
+    assert done.stderr.count("Ctrl-C") == 2 and "once more" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_closed_terminal_is_no_request_under_nohup(tmp_path):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    shutdown = Shutdown(tmp_path, watch_file=False)
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert shutdown.requested() == NONE
 
 
 def test_a_rename_that_is_undone_hides_no_later_request(tmp_path):

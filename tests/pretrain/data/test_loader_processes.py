@@ -34,7 +34,7 @@ def test_signals_meant_for_the_training_process_do_not_stop_workers(folder):
     before = helpers.children()
     iterator = iter(helpers.make_loader(folder, workers=2))
     run = [next(iterator)]
-    for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+    for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP):
         for pid in helpers.children() - before:
             os.kill(pid, number)
         run.append(next(iterator))
@@ -75,7 +75,7 @@ def test_a_worker_has_one_thread_and_ignores_signals_of_the_training_process():
         torch.set_num_threads(2)
         processes._start_worker(os.getppid())
         assert torch.get_num_threads() == 1 and os.environ["TOKENIZERS_PARALLELISM"] == "false"
-        for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"):
+        for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"):
             os.kill(os.getpid(), getattr(signal, name))
         return 7
 
