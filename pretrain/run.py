@@ -341,7 +341,8 @@ class TrainingRun:
 
     def _telemetry(self) -> Telemetry:
         config, progress = self.config, self.progress
-        speed = Throughput(work=config.batch_sizes.total_before, flops=self.flops)
+        every, work = config.evaluate.every, config.batch_sizes.total_before
+        speed = Throughput(every=every, work=work, flops=self.flops)
         tracking = Tracking(config.track or (), config.name, dict(leaves(config.model_dump(mode="json"))))
         return Telemetry(
             self.folder, self.stop_step, self.rank, progress.step, progress.rows, speed, tracking=tracking

@@ -100,14 +100,19 @@ class Throughput:
         self,
         clock: Callable[[], float] = time.monotonic,
         window: int = 200,
+        every: int = 0,
         work: Callable[[int], float] = float,
         flops: FlopsMeter | None = None,
     ) -> None:
-        """window: steps that tell the time left. work: of all steps before one, in any unit."""
+        """window: steps that tell the time left, rounded up to a multiple of `every`, those from one
+        evaluation to the next: else it would be several times as long behind one. work: of all steps before
+        one, in any unit.
+        """
         self.clock, self._work, self._flops = clock, work, flops
         self.reset()
         self._mark = clock()
-        self._wall: deque[tuple[int, float]] = deque(maxlen=window + 1)
+        multiple = every * math.ceil(window / every) if every else window
+        self._wall: deque[tuple[int, float]] = deque(maxlen=multiple + 1)
 
     def begin(self, step: int) -> None:
         """Set the step that training goes on from: what was before is in no rate and in no time left."""

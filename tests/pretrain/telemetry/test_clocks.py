@@ -124,6 +124,20 @@ def test_utilisation_counts_what_is_repeated_apart_and_no_rate_is_infinite():
     assert rates.eta(10) is None
 
 
+def test_the_time_left_is_the_same_before_and_after_an_evaluation():
+    """Of 10 seconds after every third step of one; else it would be some times as long for a while."""
+    clock = Clock()
+    rates = Throughput(clock, window=4, every=3)
+    for step in range(1, 31):
+        clock.now += 1.0
+        rates.add(step, 10)
+        if step > 6:
+            assert rates.eta(100) == pytest.approx((100 - step) * 13 / 3)
+        if step % 3 == 0:
+            clock.now += 10.0
+            rates.pause()
+
+
 def test_the_time_left_is_by_the_last_steps_of_the_window_and_their_work():
     clock = Clock()
     rates = Throughput(clock, window=2, work=lambda step: step**2)
