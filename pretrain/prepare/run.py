@@ -158,6 +158,7 @@ def _plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> PreparationP
         preparation=PREPARATION,
         config=config,
         tasks=tasks,
+        files={task.place: found for task in tasks if (found := _stamp(task.place)) is not None},
         buckets=min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS),
         described=", ".join(source.source for source in config.sources),
         annotation=annotation,
@@ -177,9 +178,20 @@ def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> P
         raise UserError(f"{out} holds an unfinished preparation of another version: give --overwrite true")
     existing, wanted = (settings.model_dump(mode="json") for settings in (plan.config, config))
     _refuse_other_config(out, existing, wanted, "holds an unfinished preparation")
-    if plan.tasks != tasks:
-        raise UserError(f"The sources have changed since {out} was begun: give --overwrite true")
+    changed = [place for place, stamp in plan.files.items() if _stamp(place) != stamp]
+    if plan.tasks != tasks or changed:
+        restore = f", or put back {changed[0]}, whose size or time of change differs" if changed else ""
+        raise UserError(f"The sources have changed since {out} was begun: give --overwrite true{restore}")
     return plan
+
+
+def _stamp(place: str) -> tuple[int, int] | None:
+    """Return a file's size and its time of change; None: it is no file of this machine."""
+    path = Path(place)
+    if not path.exists():
+        return None
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:

@@ -62,11 +62,14 @@ class WorkFile(BaseModel):
 
 
 class PreparationPlan(WorkFile, place="plan.json"):
-    """What is made. described: the sources, in words. annotation: of the parser."""
+    """What is made. files: size and time of change of those that are read. described: the sources, in words.
+    annotation: of the parser.
+    """
 
     preparation: int = 1
     config: DataConfig
     tasks: list[ReadTask]
+    files: dict[str, tuple[int, int]] = {}
     buckets: int
     described: str
     annotation: dict[str, str] | None = None

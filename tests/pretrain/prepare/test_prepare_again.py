@@ -22,7 +22,8 @@ from pretrain.config.data import Source
 from pretrain.data.manifest import PREPARATION, outdated, read_manifest
 from pretrain.data.shards import ShardReader
 from pretrain.prepare import jobs
-from pretrain.prepare.run import _unfinished_plan, prepare
+from pretrain.prepare.run import _plan, _unfinished_plan, prepare
+from pretrain.prepare.sources import planning
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.work_folder import PreparationPlan, SentenceCounts
 from pretrain.start.data import check_parts
@@ -289,6 +290,32 @@ def test_another_config_is_refused_only_where_a_task_has_ended(corpus, tmp_path,
     prepare(right, out, **QUIETLY)
     prepare(right, tmp_path / "fresh", **QUIETLY)
     assert digest(out) == digest(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("written", ["same size", "three bytes"])
+def test_a_source_that_was_written_since_is_not_mixed_with_what_was_read_of_it(
+    corpus, tmp_path, monkeypatch, written
+):
+    """Stripes of the old file and of the new one would be shards of neither. Three bytes: their share of a
+    stripe's size may be none."""
+    monkeypatch.setattr(planning, "TASK_BYTES", corpus.stat().st_size // 8)
+    made, work = config(corpus), tmp_path / "out" / ".work"
+    begun = _plan(made, plan_tasks(made.sources), work)
+    assert len(begun.tasks) > 3 and _plan(made, plan_tasks(made.sources), work) == begun
+    SentenceCounts({}).write(work)
+    old, stamp = corpus.read_text(), corpus.stat().st_mtime_ns
+    if written == "same size":
+        corpus.write_text(old.replace("river", "RIVER"))
+        os.utime(corpus, ns=(stamp, stamp + 1))
+    else:
+        size = len(old) - len(old) % len(begun.tasks)
+        corpus.write_text(old[:size] + "end")
+        os.utime(corpus, ns=(stamp, stamp))
+    with pytest.raises(UserError, match=r"sources have changed since \S+out was begun: .*corpus.txt"):
+        _plan(made, plan_tasks(made.sources), work)
+    corpus.write_text(old)
+    os.utime(corpus, ns=(stamp, stamp))
+    assert _plan(made, plan_tasks(made.sources), work) == begun
 
 
 def test_the_batch_script_says_how_to_submit_it():
