@@ -24,6 +24,7 @@ from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 from pretrain.common.errors import UserError
 from pretrain.common.processes import stat_fields
 from pretrain.common.run_folder import guard, moved
+from pretrain.common.shutdown import EXIT_REQUEUE
 
 LOCK = ".lock"
 LEASE = 120.0
@@ -183,5 +184,13 @@ def _stop(loss: Any) -> None:
         f"the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for long, or "
         "the file was removed. Stopped before anything else is written; what was saved is whole."
     )
+    status = 2
+    if loss.reason == "refresh-failed":
+        status = EXIT_REQUEUE
+        what = (
+            f"the lock {loss.lock_file} could not be refreshed for {LEASE:.0f} s ({loss.error.strerror}): "
+            "the storage fails, and another process may take the folder. What was saved is whole. This may "
+            f"pass (exit status {status}): then the same command continues, a run with --resume auto."
+        )
     print(f"\nerror: {what}", file=sys.stderr, flush=True)
-    os._exit(2)
+    os._exit(status)

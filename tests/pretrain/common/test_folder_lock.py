@@ -17,7 +17,7 @@ from pretrain.commands.sweep.file import Row, TableEntry
 from pretrain.commands.sweep.runs import SweepRun, Trainer
 from pretrain.common import folder_lock as locks
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
-from pretrain.common.shutdown import SIGNALS
+from pretrain.common.shutdown import EXIT_REQUEUE, SIGNALS
 from pretrain.config.recipe import DEFAULT_RECIPE
 
 HOLD = """
@@ -203,6 +203,16 @@ def test_who_has_lost_the_lock_stops_before_writing_more(tmp_path, hold):
     (tmp_path / locks.LOCK).unlink()
     _, said = process.communicate()
     assert process.returncode == 2 and "error: the lock" in said and "Traceback" not in said
+
+
+def test_who_cannot_refresh_the_lock_says_that_the_storage_fails_and_may_be_started_again(tmp_path, hold):
+    fail = "import filelock._lease as lease\n    def touch(*place, **more): raise OSError(5, 'I/O error')\n"
+    process = hold(inside=f"{fail}    lease.touch = touch")
+    _, said = process.communicate()
+    assert process.returncode == EXIT_REQUEUE and said.count("error: ") == 1 and "Traceback" not in said
+    for part in ("for 2 s (I/O error)", str(tmp_path / locks.LOCK), "--resume auto"):
+        assert part in said
+    assert "is gone" not in said
 
 
 def test_waiting_for_a_short_piece_of_work(tmp_path, hold, short_lease):
