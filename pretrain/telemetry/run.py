@@ -214,9 +214,11 @@ class Board:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         make_folder(folder)
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-        number = sum(1 for _ in folder.glob(f"{name}.*"))
-        self.file = AppendedFile(folder / f"{name}.{number}")
+        # files are read in order of their names: behind those of earlier starts, whatever the clock says
+        before = [int(path.name.split(".")[3]) + 1 for path in folder.glob("events.out.tfevents.[0-9]*")]
+        began = max([int(time.time()), *before])
+        name = f"events.out.tfevents.{began:010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self.file = AppendedFile(folder / name)
         log = SessionLog(status=SessionLog.START)
         version = Event(wall_time=time.time(), file_version="brain.Event:2")
         self._append(version, Event(wall_time=time.time(), step=purge, session_log=log))

@@ -317,10 +317,14 @@ def test_a_terminal_gets_a_line_every_five_seconds(tmp_path):
     assert [line.split("  ")[0] for line in lines] == [f"step {step}/100" for step in (5, 10, 15, 20)]
 
 
-def test_resumed_run_overwrites_its_abandoned_future(tmp_path):
+@pytest.mark.parametrize("clock", [3e9, 3e9 - 86400])
+def test_resumed_run_overwrites_its_abandoned_future(tmp_path, monkeypatch, clock):
+    """Where the clock of the next start is a day behind, too: TensorBoard reads files by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    monkeypatch.setattr(time, "time", lambda: 3e9)
     run(tmp_path, io.StringIO(), Clock(), 0, 20)
+    monkeypatch.setattr(time, "time", lambda: clock)
     run(tmp_path, io.StringIO(), Clock(), 10, 30)
     training = [r["step"] for r in read_metrics(tmp_path / "metrics.jsonl") if "loss" in r]
     assert training == [5, 10, 15, 20, 25, 30]
