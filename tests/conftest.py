@@ -25,6 +25,7 @@ from augment.text import wordnet
 torch.set_num_threads(1)
 # A shell without job control starts what goes on behind a & with Ctrl-C ignored, and so all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, too
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -54,16 +55,16 @@ class Shutdown:
                 signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame) -> None:
-        if number == signal.SIGINT and self._requested == INTERRUPT:
+        if number == signal.SIGINT and self._pressed:
             if time.monotonic() < self._pressed + AT_ONCE:
                 return
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         elif number == signal.SIGINT:
             self._pressed = time.monotonic()
-            if self._stop_file is not None:
-                with contextlib.suppress(OSError):  # a print in here could meet another
-                    os.write(2, _STOPPING.encode())
+            if self._stop_file is not None and sys.stderr is not None:
+                with contextlib.suppress(OSError, ValueError):  # a print in here could meet another
+                    os.write(sys.stderr.fileno(), _STOPPING.encode())
         self._requested = max(self._requested, SIGNALS[signal.Signals(number)])
 
     def requested(self) -> int:

@@ -3,6 +3,8 @@
 import itertools
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from forked_python import run_python
@@ -50,13 +52,18 @@ def test_of_several_signals_the_weightiest_counts_whatever_came_last(tmp_path, o
     assert not (tmp_path / STOP_FILE).exists()
 
 
-def test_a_second_ctrl_c_ends_at_once_but_not_one_that_a_launcher_sends_with_the_first(tmp_path):
+@pytest.mark.parametrize("before", ["", "SIGTERM", "SIGHUP", "SIGUSR1", "stop file"])
+def test_a_second_ctrl_c_ends_at_once_but_not_one_that_a_launcher_sends_with_the_first(tmp_path, before):
+    """After another request, too: it says so."""
+    first = f"os.kill(os.getpid(), signal.{before}); " if before.startswith("SIG") else ""
+    if before == "stop file":
+        (tmp_path / STOP_FILE).touch()
     code = (
         "import os, pathlib, signal, time; from pretrain.common import shutdown\n"
         "of_run = shutdown.Shutdown(pathlib.Path('.'), watch_file=True)\n"
         "def press(): os.kill(os.getpid(), signal.SIGINT)\n"
-        "press(); press()\n"
-        "print(of_run.requested() == shutdown.INTERRUPT, flush=True)\n"
+        f"{first}press(); press()\n"
+        "print(of_run.requested() >= shutdown.INTERRUPT, flush=True)\n"
         "now = time.monotonic()\n"
         "time.monotonic = lambda: now + shutdown.AT_ONCE\n"
         "press(); print('goes on', flush=True)"
@@ -64,6 +71,18 @@ def test_a_second_ctrl_c_ends_at_once_but_not_one_that_a_launcher_sends_with_the
     done = run_python(["-c", code], environment(), tmp_path)
     assert (done.returncode, done.stdout) == (-signal.SIGINT, "True\n")
     assert done.stderr.count("Ctrl-C") == 2 and "once more" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_ctrl_c_does_is_said_to_no_file_that_has_the_number_of_a_closed_stderr(tmp_path):
+    code = (
+        "import os, pathlib, signal; from pretrain.common import shutdown\n"
+        "files = [open(f'file-{number}', 'wb') for number in range(3)]\n"
+        "shutdown.Shutdown(pathlib.Path('.'), watch_file=True)\n"
+        "os.kill(os.getpid(), signal.SIGINT)"
+    )
+    words = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code]
+    subprocess.run(words, env=environment(), cwd=tmp_path, check=True)
+    assert [path.read_bytes() for path in tmp_path.glob("file-*")] == [b""] * 3
 
 
 def test_a_closed_terminal_is_no_request_under_nohup(tmp_path):
