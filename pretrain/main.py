@@ -33,6 +33,7 @@ def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) 
     if settings.model.init is None:
         require_positions(settings, settings.model.max_positions)
     choose_accelerator()
+    print_whoever_reads(of_run=True)
     start_local_ranks(choose_ranks(settings))
     from pretrain import run  # seconds: not before the flags and the recipe are checked
 
@@ -40,5 +41,4 @@ def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) 
 
 
 if __name__ == "__main__":
-    print_whoever_reads()
     cli.run(main, keys=flags)

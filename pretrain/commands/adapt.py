@@ -26,8 +26,10 @@ from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.api import overrides_of, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
+from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
+from pretrain.common.processes import take_hangup_for_interrupt
 from pretrain.common.run_folder import export_of, is_complete
 from pretrain.config import recipe as recipes
 from pretrain.config.data import DataConfig
@@ -202,4 +204,6 @@ def _step(number: int, text: str) -> None:
 
 
 if __name__ == "__main__":
+    print_whoever_reads()
+    take_hangup_for_interrupt()
     cli.run(main, keys=lambda: [flag for flag in recipes.flags() if flag[0] not in _OURS])

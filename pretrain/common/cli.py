@@ -293,6 +293,8 @@ def run(
             raise UserError(f"{unknown}; write {typed_as} {'|'.join(commands)} ...")
         else:
             code = _call(command, words, commands)
+        if not code:
+            error_output.require_printed()
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141

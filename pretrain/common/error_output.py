@@ -1,5 +1,6 @@
 """Print an error once, although several ranks meet it, and exit without waiting for other ranks."""
 
+import errno
 import io
 import os
 import sys
@@ -22,25 +23,43 @@ PATIENCE = 3.0
 class _Output(io.FileIO):
     """A descriptor to print to, which takes what is lost: the reader has gone, or the disk is full."""
 
+    of_run, fault = True, ""
+
     def write(self, data: Any) -> int:
         try:
             return super().write(data) or len(data)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                _Output.fault = error.strerror
             return len(data)
 
 
-def print_whoever_reads() -> None:
+def print_whoever_reads(of_run: bool = False) -> None:
     """Let this process go on, from here on, when nobody can read what it prints: a run takes weeks.
 
-    A terminal closes, `tee` ends before it, a log meets a quota. metrics.jsonl has what matters.
+    A terminal closes, `tee` ends before it, a log meets a quota. of_run: metrics.jsonl has what matters. Else
+    what is printed is a result (`require_printed`). Streams that are not the process's own stay.
     """
+    _Output.of_run = of_run
     for name in ("stdout", "stderr"):
-        if (before := getattr(sys, name)) is not None:  # it is closed
-            output = io.BufferedWriter(_Output(before.fileno(), "wb", closefd=False))
-            by_line = before.line_buffering or before.write_through
-            setattr(
-                sys, name, io.TextIOWrapper(output, before.encoding, before.errors, line_buffering=by_line)
-            )
+        before = getattr(sys, name)
+        if before is None or before is not getattr(sys, f"__{name}__"):  # it is closed; a notebook's
+            continue
+        before.flush()
+        raw = _Output(before.fileno(), "wb", closefd=False)
+        output: Any = raw if before.write_through else io.BufferedWriter(raw)
+        how = before.encoding, before.errors, None, before.line_buffering, before.write_through
+        setattr(sys, name, io.TextIOWrapper(output, *how))
+
+
+def require_printed() -> None:
+    """Raise UserError if a full disk has taken what `print_whoever_reads` lets this process print."""
+    if not _Output.of_run and sys.stdout is not None:
+        sys.stdout.flush()
+        if _Output.fault:
+            error = UserError(f"{_Output.fault}: part of what was printed is lost; what is in files is whole")
+            error.exit_status = 1
+            raise error
 
 
 def print_error(error: Exception) -> None:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from augment.core.own_code import words_allow_nothing
 from pretrain.common.error_output import LOCAL_RANKS, mark_printed
@@ -109,6 +110,17 @@ def run_and_stream(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     if interrupted:
         raise KeyboardInterrupt
     return process.returncode, _first_error(last_lines)
+
+
+def take_hangup_for_interrupt() -> None:
+    """Take the end of the terminal for Ctrl-C, once: shells repeat it. Under nohup it says nothing."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, interrupt)
 
 
 def start_logged(

@@ -15,9 +15,11 @@ from pathlib import Path
 from pretrain.benchmarks.files import known_name
 from pretrain.commands.record.tracks import TRACKS
 from pretrain.common import cli
+from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.folder_lock import folder_lock
+from pretrain.common.processes import take_hangup_for_interrupt
 from pretrain.common.run_folder import require_run
 
 
@@ -107,4 +109,6 @@ def check(
 
 
 if __name__ == "__main__":
+    print_whoever_reads()
+    take_hangup_for_interrupt()
     cli.run(start=start, submit=submit, check=check)

@@ -20,6 +20,7 @@ from pretrain.common.error_output import (
     print_at_end,
     print_before_sending,
     print_error,
+    print_whoever_reads,
 )
 from pretrain.common.errors import UserError
 
@@ -122,7 +123,8 @@ def test_a_rank_that_fails_waits_for_no_other(code, met, at_once, as_rank, monke
 PRINTS = """
 import sys
 from pretrain.common.error_output import print_whoever_reads
-print_whoever_reads()
+print_whoever_reads(of_run=True)
+print(".", end="")
 sys.stdin.readline()
 for stream in (sys.stdout, sys.stderr):
     print("Grüße", file=stream)
@@ -131,9 +133,9 @@ print("the rest")
 """
 
 
-def who_prints(**streams) -> subprocess.Popen:
+def who_prints(code: str = PRINTS, **streams) -> subprocess.Popen:
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    words, variables = [sys.executable, "-c", PRINTS], environment(PYTHONIOENCODING="utf-8")
+    words, variables = [sys.executable, "-c", code], environment(PYTHONIOENCODING="utf-8")
     return subprocess.Popen(
         words, env=variables, stdin=subprocess.PIPE, text=True, encoding="utf-8", **streams
     )
@@ -153,4 +155,41 @@ def test_who_prints_goes_on_after_its_readers_and_on_a_full_disk():
 def test_what_can_be_printed_is():
     with who_prints() as process:
         out, errors = process.communicate("")
-    assert (process.returncode, out, errors) == (0, "Grüße\nat once\nthe rest\n", "Grüße\nat once\n")
+    assert (process.returncode, out, errors) == (0, ".Grüße\nat once\nthe rest\n", "Grüße\nat once\n")
+
+
+def test_what_is_printed_without_a_buffer_is_there_at_once(monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    with who_prints() as process:
+        assert process.stdout.read(1) == "."
+        process.communicate("")
+
+
+TABLE = """
+from pretrain.common import cli
+from pretrain.common.error_output import print_whoever_reads
+def main() -> int:
+    print("a table")
+    return {status}
+print_whoever_reads()
+cli.run(main)
+"""
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_result_that_the_disk_does_not_take_is_an_error(status):
+    """And not one that nobody reads."""
+    with open("/dev/full", "w") as full, who_prints(TABLE.format(status=status), stdout=full) as process:
+        _, errors = process.communicate("")
+    assert process.returncode == (status or 1) and errors.count("error: ") == (not status), errors
+    assert "Traceback" not in errors and ("No space left" in errors) == (not status)
+    with who_prints(TABLE.format(status=status)) as process:
+        process.stdout.close()
+        assert not process.stderr.read()
+    assert process.returncode == status
+
+
+def test_a_stream_that_is_not_the_own_one_of_the_process_stays(capsys):
+    streams = sys.stdout, sys.stderr
+    print_whoever_reads()
+    assert (sys.stdout, sys.stderr) == streams

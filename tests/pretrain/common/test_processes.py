@@ -1,6 +1,7 @@
 """What a command that runs another one makes of the other's end."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -65,6 +66,30 @@ def test_an_interrupt_reaches_the_process_that_is_streamed(tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         processes.run_and_stream("ending", [])
     assert said == ["ready\n", "stopped\n"]
+
+
+def test_the_end_of_the_terminal_lets_the_process_that_is_streamed_save(tmp_path):
+    """A shell sends it after the kernel has; under nohup neither says anything."""
+    (tmp_path / "saving.py").write_text(
+        "import time\ntry:\n    print('ready')\n    for _ in range(6000):\n        time.sleep(0.01)\n"
+        "except KeyboardInterrupt:\n    print('saving')\n    time.sleep(0.2)\n    open('saved', 'w')\n"
+    )
+    code = (
+        "from pretrain.common import processes as p\n"
+        "from pretrain.common.error_output import print_whoever_reads\n"
+        "print_whoever_reads(); p.take_hangup_for_interrupt(); p.run_and_stream('saving', [])"
+    )
+    for before in ("trap '' HUP;", ""):
+        words = ["sh", "-c", f'{before} exec "$@"', "sh", sys.executable, "-c", code]
+        environment = no_rank() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+        with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"ready\n"
+            process.stdout.close()
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.05)
+            process.send_signal(signal.SIGINT if before else signal.SIGHUP)
+        assert process.returncode == -signal.SIGINT and (tmp_path / "saved").exists()
+        (tmp_path / "saved").unlink()
 
 
 def test_a_logged_process_is_waited_for_and_looked_at(tmp_path):
