@@ -24,7 +24,7 @@ for task in $(cut -f 2 <<<"$plan" | uniq); do
   [[ -n $numbers ]] || continue
   python -m finetune.glue train "$@" --run-numbers "$numbers"
   code=$?
-  ((code >= 75)) && exit "$code"  # it was asked to leave: 75 USR1, 130 Ctrl-C, 143 terminate
+  ((code >= 75)) && exit "$code"  # it was asked to leave: 75 USR1, 129 SIGHUP, 130 Ctrl-C, 143 terminate
   ((code)) && failed+=("$task")
 done
 python -m finetune.glue gather "$@" || exit

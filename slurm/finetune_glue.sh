@@ -88,5 +88,5 @@ while :; do
   kill -0 "$pid" 2>/dev/null || break  # a trap interrupts wait: look whether the run has really ended
 done
 ((code == 0)) && exit 0
-[[ -z $request && $code == "$EXIT_REQUEUE" ]] && request="asked to save"
+[[ -z $request && $code == "$EXIT_REQUEUE" ]] && request="asked to save, or its storage failed"
 end_job "$code" "$request" "the same command, which resumes from what is saved"

@@ -173,10 +173,10 @@ if [[ -z $request ]]; then
   if [[ $verdict == "$EXIT_REQUEUE" ]]; then
     request="a fault that may pass"
   elif [[ -z $verdict && $code == "$EXIT_REQUEUE" ]]; then
-    request="asked to save"
+    request="asked to save, or its storage failed"
   elif [[ -z $verdict ]] && ((code == 128 + $(kill -l USR1))); then
     request="asked to save, before the ranks could"  # during their start USR1 still kills
-  elif [[ -z $verdict ]] && ((code > 128 && code != 130 && code != 143)) && [[ $(newest_checkpoint) != "$newest" ]]; then
+  elif [[ -z $verdict ]] && ((code > 128 && code != 129 && code != 130 && code != 143)) && [[ $(newest_checkpoint) != "$newest" ]]; then
     request="killed by signal $((code - 128)), after a new checkpoint"  # by the kernel, or by NCCL's watchdog
   fi
 fi

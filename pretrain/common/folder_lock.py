@@ -188,8 +188,8 @@ def _stop(loss: Any) -> None:
     if loss.reason == "refresh-failed":
         status = EXIT_REQUEUE
         what = (
-            f"the lock {loss.lock_file} could not be refreshed for {LEASE:.0f} s ({loss.error.strerror}): "
-            "the storage fails, and another process may take the folder. What was saved is whole. This may "
+            f"the lock {loss.lock_file} could not be refreshed for {LEASE - BEAT:.0f} s "
+            f"({loss.error.strerror}): the storage fails, and another process may take the folder. What was saved is whole. This may "
             f"pass (exit status {status}): then the same command continues, a run with --resume auto."
         )
     print(f"\nerror: {what}", file=sys.stderr, flush=True)

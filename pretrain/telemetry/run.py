@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import re
 import resource
 import socket
 import sys
@@ -215,8 +216,8 @@ class Board:
 
         make_folder(folder)
         # files are read in order of their names: behind those of earlier starts, whatever the clock says
-        before = [int(path.name.split(".")[3]) + 1 for path in folder.glob("events.out.tfevents.[0-9]*")]
-        began = max([int(time.time()), *before])
+        starts = [re.match(r"events\.out\.tfevents\.(\d+)\.", path.name) for path in folder.iterdir()]
+        began = max([int(time.time()), *(int(start[1]) + 1 for start in starts if start)])
         name = f"events.out.tfevents.{began:010d}.{socket.gethostname()}.{os.getpid()}.0"
         self.file = AppendedFile(folder / name)
         log = SessionLog(status=SessionLog.START)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+_MOST_STEPS = 1000  # between two evaluations, for the time left to be by whole stretches of them
+
 BACKWARD_COST = 2.0
 """FLOPs of a backward pass per FLOP of its forward: one product for inputs' gradients, one for weights'."""
 
@@ -105,13 +107,13 @@ class Throughput:
         flops: FlopsMeter | None = None,
     ) -> None:
         """window: steps that tell the time left, rounded up to a multiple of `every`, those from one
-        evaluation to the next: else it would be several times as long behind one. work: of all steps before
-        one, in any unit.
+        evaluation to the next, if these are not many: else it would be several times as long behind one.
+        work: of all steps before one, in any unit.
         """
         self.clock, self._work, self._flops = clock, work, flops
         self.reset()
         self._mark = clock()
-        multiple = every * math.ceil(window / every) if every else window
+        multiple = every * math.ceil(window / every) if 0 < every <= _MOST_STEPS else window
         self._wall: deque[tuple[int, float]] = deque(maxlen=multiple + 1)
 
     def begin(self, step: int) -> None:

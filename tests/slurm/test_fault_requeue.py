@@ -19,13 +19,15 @@ STEP = f"mkdir -p {RUN}/checkpoints/step-00000040; exit {{}}"
         (SAID.format(1, 137), "not requeued", False),
         (SAID.format(2, 75), "not requeued", False),
         # nobody could say anything
-        ("exit 75", "requeueing 7 (asked to save", True),
+        ("exit 75", "requeueing 7 (asked to save, or its storage failed, exit status 75", True),
         # no handler yet
         ("kill -USR1 $$", "requeueing 7 (asked to save, before the ranks could, exit status 138)", True),
         ("exit 1", "not requeued", False),
         (STEP.format(1), "not requeued", False),
         (STEP.format(134), "requeueing 7 (killed by signal 6, after a new checkpoint", True),
         ("exit 137", "not requeued", False),
+        # its terminal closed, as 130 and 143
+        (STEP.format(129), "not requeued", False),
     ],
 )
 def test_the_job_is_requeued_where_that_may_help(submit, tmp_path, ends, words, requeued):

@@ -155,7 +155,7 @@ def test_usr1_to_the_steps_saves_and_requeues(submit):
     job.wait(lambda job: job.step >= 5)
     command("scancel", "--signal=USR1", job.id)
     job.wait(lambda job: job.state == "PENDING" and job.restarts == 1)
-    assert f"requeueing {job.id} (asked to save, exit status 75)" in job.output
+    assert f"requeueing {job.id} (asked to save, or its storage failed, exit status 75)" in job.output
 
 
 def test_the_stop_file_ends_the_job_for_good(submit):

@@ -116,7 +116,8 @@ def _until_stopped(work: Callable[[], int]) -> int:
         return work()
     except StopRequested as stop:
         again = shlex.join([*program().split(), *sys.argv[1:]])
-        print(f"{REASONS[stop.request]}: stopped\n  safe: what is finished, and checkpoints", file=sys.stderr)
+        why = stop.said or REASONS[stop.request]
+        print(f"{why}: stopped\n  safe: what is finished, and checkpoints", file=sys.stderr)
         print(f"  next: {again}", file=sys.stderr)
         return EXIT_CODES[stop.request]
 

@@ -141,9 +141,13 @@ class SweepPlan:
 
 @dataclass(eq=False)
 class StopRequested(Exception):
-    """Raised to stop a sweep; finished work is kept. request: as `pretrain.common.shutdown` counts them."""
+    """Raised to stop a sweep; finished work is kept.
+
+    request: as `pretrain.common.shutdown` counts them. said: why, where the request does not tell.
+    """
 
     request: int
+    said: str = ""
 
 
 class Trainer:
@@ -186,7 +190,9 @@ class Trainer:
         explained = read_verdict(run.folder) is not None
         for request in (shutdown.STOP, *shutdown.SIGNALS.values()):
             if code == shutdown.EXIT_CODES[request] and not explained:
-                raise StopRequested(request)
+                # 75: it was asked to save, or its storage failed
+                said = f"{run.name} ended with status {code}, and {run.folder / 'log.txt'} says why"
+                raise StopRequested(request, said if request == shutdown.REQUEUE else "")
         self.failures[run.name] = failure_line(run.folder / "log.txt")
         self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
         return False

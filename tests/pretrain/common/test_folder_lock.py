@@ -215,6 +215,14 @@ def test_who_cannot_refresh_the_lock_says_that_the_storage_fails_and_may_be_star
     assert "is gone" not in said
 
 
+def test_who_cannot_refresh_the_lock_says_for_how_long(monkeypatch, tmp_path, capsys):
+    """filelock tells it a refresh before another process may take the lock."""
+    monkeypatch.setattr(os, "_exit", lambda status: None)
+    error = OSError(5, "I/O error")
+    locks._stop(SimpleNamespace(lock_file=tmp_path / ".lock", reason="refresh-failed", error=error))
+    assert f"for {locks.LEASE - locks.BEAT:.0f} s (I/O" in capsys.readouterr().err
+
+
 def test_waiting_for_a_short_piece_of_work(tmp_path, hold, short_lease):
     process = hold(inside="print('held', flush=True); time.sleep(1); sys.exit()")
     with folder_lock(tmp_path, wait=60):

@@ -138,6 +138,16 @@ def test_the_time_left_is_the_same_before_and_after_an_evaluation():
             rates.pause()
 
 
+def test_the_time_left_is_by_recent_steps_where_evaluations_are_seldom():
+    """After a thousand slow steps it is by the speed of the last 200."""
+    clock = Clock()
+    rates = Throughput(clock, every=5000)
+    for step in range(1, 1300):
+        clock.now += 1.0 if step < 1000 else 0.1
+        rates.add(step, 10)
+    assert rates.eta(2000) == pytest.approx((2000 - step) / 10)
+
+
 def test_the_time_left_is_by_the_last_steps_of_the_window_and_their_work():
     clock = Clock()
     rates = Throughput(clock, window=2, work=lambda step: step**2)

@@ -322,6 +322,9 @@ def test_resumed_run_overwrites_its_abandoned_future(tmp_path, monkeypatch, cloc
     """Where the clock of the next start is a day behind, too: TensorBoard reads files by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    copies = tmp_path / "tensorboard"
+    copies.mkdir()
+    (copies / "events.out.tfevents.1700000000 (copy).host").touch()
     monkeypatch.setattr(time, "time", lambda: 3e9)
     run(tmp_path, io.StringIO(), Clock(), 0, 20)
     monkeypatch.setattr(time, "time", lambda: clock)

@@ -17,6 +17,7 @@ from pretrain.common.folder_lock import folder_lock
 from pretrain.common.processes import failure_line
 from pretrain.common.shutdown import (
     EXIT_CODES,
+    HANGUP,
     INTERRUPT,
     REASONS,
     REQUEUE,
@@ -90,7 +91,7 @@ def trainer(monkeypatch):
 
 
 @pytest.mark.parametrize("explained", [False, True])
-@pytest.mark.parametrize("code", [0, 1, 2, 75, 130, 143])
+@pytest.mark.parametrize("code", [0, 1, 2, 75, 129, 130, 143])
 def test_only_a_run_that_was_asked_to_stop_stops_the_sweep(code, explained, trainer, tmp_path, monkeypatch):
     """A status that a fault gave, which the run's folder explains, is the failure of that run alone."""
     (run,) = SweepPlan([point(tmp_path, data__folder="d")], [42], tmp_path / "out").runs
@@ -103,11 +104,13 @@ def test_only_a_run_that_was_asked_to_stop_stops_the_sweep(code, explained, trai
 
     monkeypatch.setattr(trainer, "_process", process)
     monkeypatch.setattr("pretrain.watch.ending.read_verdict", lambda folder: explained or None)
-    requests = {0: STOP, 75: REQUEUE, 130: INTERRUPT, 143: TERMINATE}
+    requests = {0: STOP, 75: REQUEUE, 129: HANGUP, 130: INTERRUPT, 143: TERMINATE}
     if code in requests and not explained:
         with pytest.raises(StopRequested) as stopped:
             trainer.train(run, "")
         assert stopped.value.request == requests[code] and trainer.failures == {}
+        # who asked, or whether anybody did, is in its log
+        assert (f"with status 75, and {run.folder}" in stopped.value.said) == (code == 75)
     else:
         assert trainer.train(run, "[1/1] ") is False
         assert trainer.failures == {run.name: "error: no luck"}
@@ -278,16 +281,19 @@ def test_a_row_with_seeds_of_its_own_has_those_of_the_command(tmp_path):
     assert found.seeds == [4, 5] and found.rows["one"].seeds is found.rows["two"].seeds is None
 
 
+@pytest.mark.parametrize("said", ["", "one has ended"])
 @pytest.mark.parametrize("request_", SIGNALS.values())
-def test_a_stopped_sweep_says_how_it_goes_on(request_, monkeypatch, capsys):
+def test_a_stopped_sweep_says_how_it_goes_on(request_, said, monkeypatch, capsys):
     monkeypatch.setattr(command.sys, "argv", ["sweep", "a b.yaml", "--jobs", "2"])
 
     def work():
-        raise StopRequested(request_)
+        raise StopRequested(request_, said)
 
     assert command._until_stopped(work) == EXIT_CODES[request_] and command._until_stopped(lambda: 7) == 7
-    said = capsys.readouterr().err
-    assert said.startswith(f"{REASONS[request_]}: stopped\n") and said.endswith(" 'a b.yaml' --jobs 2\n")
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"{said or REASONS[request_]}: stopped\n") and printed.endswith(
+        " 'a b.yaml' --jobs 2\n"
+    )
 
 
 def test_processes_of_a_sweep_have_its_data_and_their_part_of_the_cores(tmp_path, monkeypatch):
