@@ -189,8 +189,9 @@ def _stop(loss: Any) -> None:
         status = EXIT_REQUEUE
         what = (
             f"the lock {loss.lock_file} could not be refreshed for {LEASE - BEAT:.0f} s "
-            f"({loss.error.strerror}): the storage fails, and another process may take the folder. What was saved is whole. This may "
-            f"pass (exit status {status}): then the same command continues, a run with --resume auto."
+            f"({loss.error.strerror}): the storage fails, and another process may take the folder. What was "
+            f"saved is whole. This may pass (exit status {status}): then the same command continues, a run "
+            "with --resume auto."
         )
     print(f"\nerror: {what}", file=sys.stderr, flush=True)
     os._exit(status)

@@ -13,6 +13,7 @@ The command is `clearly prepare`. What the stages leave for each other: `work_fo
 """
 
 import contextlib
+import hashlib
 import math
 import os
 import sys
@@ -37,6 +38,7 @@ from pretrain.prepare.work_folder import PreparationPlan
 
 _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
 _MOST_BUCKETS = 1024  # the index of a run file grows with it; beyond, a bucket is read in several parts
+_LOOKED_AT = 1 << 20  # bytes of a source's beginning and of its end: whether it was written meanwhile
 _OUTPUTS = ("tokenizer", *SPLITS)  # folders that a preparation makes
 
 
@@ -158,7 +160,7 @@ def _plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> PreparationP
         preparation=PREPARATION,
         config=config,
         tasks=tasks,
-        files={task.place: found for task in tasks if (found := _stamp(task.place)) is not None},
+        files=_stamps(tasks),
         buckets=min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS),
         described=", ".join(source.source for source in config.sources),
         annotation=annotation,
@@ -178,20 +180,29 @@ def _unfinished_plan(config: DataConfig, tasks: list[ReadTask], work: Path) -> P
         raise UserError(f"{out} holds an unfinished preparation of another version: give --overwrite true")
     existing, wanted = (settings.model_dump(mode="json") for settings in (plan.config, config))
     _refuse_other_config(out, existing, wanted, "holds an unfinished preparation")
-    changed = [place for place, stamp in plan.files.items() if _stamp(place) != stamp]
+    now = _stamps(tasks)
+    changed = [place for place, stamp in plan.files.items() if now.get(place) != stamp]
     if plan.tasks != tasks or changed:
-        restore = f", or put back {changed[0]}, whose size or time of change differs" if changed else ""
+        restore = f", or put back {changed[0]}, whose size or content differs" if changed else ""
         raise UserError(f"The sources have changed since {out} was begun: give --overwrite true{restore}")
     return plan
 
 
-def _stamp(place: str) -> tuple[int, int] | None:
-    """Return a file's size and its time of change; None: it is no file of this machine."""
-    path = Path(place)
-    if not path.exists():
-        return None
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+def _stamps(tasks: list[ReadTask]) -> dict[str, tuple[int, str]]:
+    """Return the size of each file that tasks read, and a digest of its first and last `_LOOKED_AT` bytes.
+
+    The time of change is none of it: a copy of the same file may stand in for it.
+    """
+    stamps = {}
+    places = (task.place for task in tasks if task.kind not in ("hub", "disk", "embedded"))
+    for place in dict.fromkeys(places):
+        with open(place, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest = hashlib.sha256(file.read(_LOOKED_AT))
+            file.seek(max(0, size - _LOOKED_AT))
+            digest.update(file.read(_LOOKED_AT))
+        stamps[place] = size, digest.hexdigest()
+    return stamps
 
 
 def _jobs(plan: PreparationPlan, work: Path) -> list[Job]:

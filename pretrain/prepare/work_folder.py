@@ -62,14 +62,14 @@ class WorkFile(BaseModel):
 
 
 class PreparationPlan(WorkFile, place="plan.json"):
-    """What is made. files: size and time of change of those that are read. described: the sources, in words.
+    """What is made. files: size and digest of those that are read. described: the sources, in words.
     annotation: of the parser.
     """
 
     preparation: int = 1
     config: DataConfig
     tasks: list[ReadTask]
-    files: dict[str, tuple[int, int]] = {}
+    files: dict[str, tuple[int, str]] = {}
     buckets: int
     described: str
     annotation: dict[str, str] | None = None

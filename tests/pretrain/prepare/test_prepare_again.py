@@ -18,7 +18,7 @@ from run_helpers import command, finish, start
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
-from pretrain.config.data import Source
+from pretrain.config.data import DataConfig, Source
 from pretrain.data.manifest import PREPARATION, outdated, read_manifest
 from pretrain.data.shards import ShardReader
 from pretrain.prepare import jobs
@@ -292,30 +292,42 @@ def test_another_config_is_refused_only_where_a_task_has_ended(corpus, tmp_path,
     assert digest(out) == digest(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("written", ["same size", "three bytes"])
+@pytest.mark.parametrize("written", ["beginning", "end", "three bytes"])
 def test_a_source_that_was_written_since_is_not_mixed_with_what_was_read_of_it(
     corpus, tmp_path, monkeypatch, written
 ):
     """Stripes of the old file and of the new one would be shards of neither. Three bytes: their share of a
-    stripe's size may be none."""
+    stripe's size may be none. The other ones leave the size, and the time of change may be a copy's."""
     monkeypatch.setattr(planning, "TASK_BYTES", corpus.stat().st_size // 8)
     made, work = config(corpus), tmp_path / "out" / ".work"
     begun = _plan(made, plan_tasks(made.sources), work)
     assert len(begun.tasks) > 3 and _plan(made, plan_tasks(made.sources), work) == begun
     SentenceCounts({}).write(work)
     old, stamp = corpus.read_text(), corpus.stat().st_mtime_ns
-    if written == "same size":
-        corpus.write_text(old.replace("river", "RIVER"))
-        os.utime(corpus, ns=(stamp, stamp + 1))
-    else:
-        size = len(old) - len(old) % len(begun.tasks)
-        corpus.write_text(old[:size] + "end")
-        os.utime(corpus, ns=(stamp, stamp))
+    size = len(old) - len(old) % len(begun.tasks)
+    corpus.write_text({"beginning": "A" + old[1:], "end": old[:-2] + "A\n"}.get(written, old[:size] + "end"))
+    os.utime(corpus, ns=(stamp, stamp))
     with pytest.raises(UserError, match=r"sources have changed since \S+out was begun: .*corpus.txt"):
         _plan(made, plan_tasks(made.sources), work)
     corpus.write_text(old)
-    os.utime(corpus, ns=(stamp, stamp))
+    os.utime(corpus, ns=(stamp, stamp + 10**9))  # copied anew
     assert _plan(made, plan_tasks(made.sources), work) == begun
+
+
+def test_what_no_task_reads_as_a_file_is_none_that_may_change(corpus, tmp_path, monkeypatch):
+    """The embedded corpus beside a folder or file of that name, which may be --out; a folder of a dataset."""
+    from datasets import Dataset
+
+    monkeypatch.chdir(tmp_path)
+    made = DataConfig.model_validate(
+        {"sources": [{"source": name} for name in ("embedded", "rows", str(corpus))]}
+    )
+    for name in ("embedded", "rows"):
+        Dataset.from_dict({"text": ["It was a river."]}).save_to_disk(name)
+    plan = _plan(made, plan_tasks(made.sources), tmp_path / "embedded" / ".work")
+    assert {task.kind for task in plan.tasks} == {"embedded", "disk", "text"} and list(plan.files) == [
+        str(corpus)
+    ]
 
 
 def test_the_batch_script_says_how_to_submit_it():
