@@ -30,7 +30,7 @@ class _Output(io.FileIO):
             return super().write(data) or len(data)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                _Output.fault = error.strerror
+                _Output.fault = os.strerror(error.errno)
             return len(data)
 
 
