@@ -28,7 +28,8 @@ COLUMNS = {
 }
 """Names of columns that belong together, the one that is asked with first."""
 _SAMPLE = 100  # rows by which columns without such names are judged
-_ANSWER_CHARACTERS, _ANSWER_DIFFERENT = 20, 0.5  # of what is a text, and no label: in the mean; the share
+_ANSWER_CHARACTERS, _DIFFERENT = 20, 0.5  # of an answer, in the mean; the share, of what is no label
+_NO_WORDS = re.compile(r"\S*\d\S*|\w+://\S*|")  # a number, date, code or address
 _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 
 Columns = tuple[str, ...]
@@ -100,7 +101,7 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
         name
         for name in dict.fromkeys(name for row in rows for name in row)
         if all(_texts(row[name]) for row in rows if row.get(name))  # no objects
-        and not all("".join(_texts(row.get(name) or "0")[:1]).isdecimal() for row in rows)  # no numbers
+        and not all(_NO_WORDS.fullmatch("".join(_texts(row.get(name))[:1])) for row in rows)
     ]
     known = tuple(name for name in names if name in COLUMNS or name in chain(*COLUMNS.values()))
     if whole and len(known) > 1:
@@ -110,12 +111,12 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
             for second in seconds:
                 if second in names:
                     return first, second
-    if task.kind == "jsonl" or source.text_key in names or len(names) < 2:
+    if task.kind == "jsonl" or source.text_key in names:
         return None
-    texts = [text for row in rows for text in _texts(row.get(names[1]))[:1]]
-    different = len(set(texts)) / max(1, len(texts))
-    is_text = texts and fmean(map(len, texts)) >= _ANSWER_CHARACTERS and different >= _ANSWER_DIFFERENT
-    return (names[0], names[1]) if is_text else None
+    texts = {name: [text for row in rows for text in _texts(row.get(name))[:1]] for name in names}
+    first_two = [name for name in names if len(set(texts[name])) >= _DIFFERENT * len(texts[name])][:2]
+    is_answer = len(first_two) == 2 and fmean(map(len, texts[first_two[1]])) >= _ANSWER_CHARACTERS
+    return (first_two[0], first_two[1]) if is_answer else None
 
 
 def _texts(value: object) -> list[str]:

@@ -471,3 +471,30 @@ def test_columns_belong_together_by_their_names(tmp_path):
                 (task,) = plan_tasks([Source(source=str(file))], structure=True)
                 assert task.columns == (first, second) or (second in COLUMNS and first in COLUMNS[second])
     assert {first: tuple(seconds.split()) for first, seconds in PUBLISHED.items()} == COLUMNS
+
+
+@pytest.mark.parametrize(
+    "names,row,columns",
+    [
+        ("Domanda;Risposta", "Che cosa è {0}?;È una cosa numero {0}, di tutti.", ("Domanda", "Risposta")),
+        (
+            "ID;Reparto;Stato;Domanda;Risposta",
+            "A-{0};casa;aperto;Che cosa è {0}?;È la cosa {0}, di tutti.",
+            ("Domanda", "Risposta"),
+        ),
+        (
+            "Datum;Link;Frage;Antwort",
+            "2024-01-{0};https://a.example/x;Was ist {0}?;Es ist etwas, Nummer {0}.",
+            ("Frage", "Antwort"),
+        ),
+        ("Kategorie;Satz", "Haus;Das ist der Satz mit der Nummer {0}.", None),
+        ("Wort;Klasse", "Wort {0};Das Haus und die Wohnung", None),
+        ("Wort;Kürzel", "Wort {0};W {0}", None),
+    ],
+)
+def test_columns_without_known_names_are_the_first_two_of_texts(tmp_path, names, row, columns):
+    """Not of numbers, codes, dates, addresses and labels."""
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join([names, *(row.format(number) for number in range(10, 30))]))
+    (task,) = plan_tasks([Source(source=str(file))], structure=True)
+    assert task.columns == columns
