@@ -11,7 +11,7 @@ from augment.text.cleaning import clean
 
 MARKDOWN, RESTRUCTURED, HTML, WIKITEXT = "markdown", "reStructuredText", "html", "wikitext"
 MARKUP = {
-    **dict.fromkeys((".md", ".markdown"), MARKDOWN),
+    **dict.fromkeys((".md", ".markdown", ".mdx", ".qmd", ".rmd"), MARKDOWN),
     ".rst": RESTRUCTURED,
     **dict.fromkeys((".html", ".htm", ".xhtml"), HTML),
     **dict.fromkeys((".wiki", ".wikitext", ".mediawiki"), WIKITEXT),
@@ -61,9 +61,19 @@ _INDENTED = re.compile(  # mkdocs' notes and tabs, with their titles
     r"""(?m)^( *)(?:(?:!!!|\?\?\?\+?) ?[\w-]+(?: inline| end)*|===[!+]?(?= *"))(?: +"(.*)")? *\n"""
     r"((?:(?: *\n)*\1 {4}.*\n)+)"
 )
-_FENCES = re.compile(r"^:::.*|(?<=\S)[ \t]*\{[#.][^{}\n]*\}[ \t]*$", re.MULTILINE)  # of containers; an anchor
-_FOOTNOTES = re.compile(r"(?m)(`+[^`\n]*`+)|^ {0,3}\[\^[^\[\]\s]+\]:|\[\^[^\[\]\s]+\]")  # and code, left
-_SIGNS = re.compile(r"(<li>(?:\n<p>)?)\[[ xX]\] |(<blockquote>\n<p>)\[![A-Z]+\]")  # a box to tick, a note
+_FENCES = re.compile(  # of containers; an anchor; what a page of components takes from elsewhere
+    r"^:::.*|(?<=\S)[ \t]*\{[#.][^{}\n]*\}[ \t]*$|^import [^'\"\n]* from ['\"].*$", re.MULTILINE
+)
+# code, left; footnotes; what notes link (not in a link), embed and mark; what generators put in: its text
+_MARKS = re.compile(
+    r"(?m)(`+[^`\n]*`+)|^ {0,3}\[\^[^\[\]\s]+\]:|\[\^[^\[\]\s]+\]"
+    r"|!\[\[[^\[\]\n]*\]\]|(?<!\[)\[\[(?!\s)(?:[^\[\]|\n]*\|)?([^\[\]\n]*)\]\](?![\[(])"
+    r"|(?<![\w=])==(?=[^\s=])([^=\n]*[^\s=])==(?![\w=])"
+    r'|\{\{[<%](?:[^{}\n]{,99}?\btext="([^"\n]*)")?[^{}\n]*[>%]\}\}|\{%[^{}\n]*%\}'
+)
+_SIGNS = re.compile(  # a box to tick, a note
+    r"(<li>(?:\n<p>)?)\[[ xX]\] |(<blockquote>\n<p>)\[![\w-]+\][+-]?"
+)
 
 
 def _markdown(text: str) -> Iterator[Line]:
@@ -75,7 +85,7 @@ def _markdown(text: str) -> Iterator[Line]:
         text, notes = _INDENTED.subn(_outdented, text)
     title = front and _FRONT_TITLE.search(front[2])
     head = f"<title>{escape(title[1])}</title>" if title else ""
-    page = _RENDERER.render(_FOOTNOTES.sub(r"\1", _FENCES.sub("", text)))
+    page = _RENDERER.render(_MARKS.sub(r"\1\2\3\4", _FENCES.sub("", text)))
     return _html(head + _SIGNS.sub(r"\1\2", page))
 
 

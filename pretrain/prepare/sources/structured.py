@@ -10,8 +10,8 @@ from statistics import fmean
 from augment.text.cleaning import clean
 from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
-from pretrain.prepare.sources.markup import HTML, MARKUP, WIKITEXT
-from pretrain.prepare.sources.readers import ReadTask, naming_damage, open_file, too_long
+from pretrain.prepare.sources.markup import HTML, MARKDOWN, MARKUP, WIKITEXT
+from pretrain.prepare.sources.readers import COMPRESSIONS, ReadTask, naming_damage, open_file, too_long
 from pretrain.prepare.sources.rows import BrokenRow, RowFaults, as_unicode, documents, json_rows, table_rows
 from pretrain.prepare.sources.structure import Document
 
@@ -29,7 +29,7 @@ COLUMNS = {
 """Names of columns that belong together, the one that is asked with first."""
 _SAMPLE = 100  # rows by which columns without such names are judged
 _ANSWER_CHARACTERS, _DIFFERENT = 20, 0.5  # of an answer, in the mean; the share, of what is no label
-_NO_WORDS = re.compile(r"\S*\d\S*|\w+://\S*|")  # a number, date, code or address
+_NO_WORDS = re.compile(r"(?=\D*\d)[A-Z\d\W_]*|\w+://\S*")  # a number, date, code or address
 _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 
 Columns = tuple[str, ...]
@@ -47,8 +47,9 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
         if len(raw) > task.longest:
             raise too_long(task, 0)
         text = as_unicode(_decode(raw, task), task, 0, faults)
-        name = re.sub(r"(?i)\.(?:media)?wiki(?:text)?(?:\.\w+)?$", "", Path(task.place).name)
-        title = clean(name.replace("_", " ")) if task.kind == WIKITEXT else ""  # an article's is its file's
+        name = re.sub(rf"\.\w+({'|'.join(map(re.escape, COMPRESSIONS))})?$", "", Path(task.place).name)
+        is_title = task.kind == WIKITEXT or (task.kind == MARKDOWN and " " in name)  # an article's, a note's
+        title = clean(name.replace("_", " ")) if is_title else ""
         yield Document.marked(text.replace("\r\n", "\n"), task.kind, title)
         return
     if task.columns is None:
@@ -101,7 +102,7 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
         name
         for name in dict.fromkeys(name for row in rows for name in row)
         if all(_texts(row[name]) for row in rows if row.get(name))  # no objects
-        and not all(_NO_WORDS.fullmatch("".join(_texts(row.get(name))[:1])) for row in rows)
+        and not all("".join(_texts(row.get(name) or "0")[:1]).isdecimal() for row in rows)  # no numbers
     ]
     known = tuple(name for name in names if name in COLUMNS or name in chain(*COLUMNS.values()))
     if whole and len(known) > 1:
@@ -114,9 +115,10 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     if task.kind == "jsonl" or source.text_key in names:
         return None
     texts = {name: [text for row in rows for text in _texts(row.get(name))[:1]] for name in names}
-    first_two = [name for name in names if len(set(texts[name])) >= _DIFFERENT * len(texts[name])][:2]
-    is_answer = len(first_two) == 2 and fmean(map(len, texts[first_two[1]])) >= _ANSWER_CHARACTERS
-    return (first_two[0], first_two[1]) if is_answer else None
+    worded = [name for name, of in texts.items() if len(set(of)) >= _DIFFERENT * len(of)]
+    worded = [name for name in worded if not all(map(_NO_WORDS.fullmatch, texts[name]))]
+    first, second = [*worded, "", ""][:2]
+    return (first, second) if second and fmean(map(len, texts[second])) >= _ANSWER_CHARACTERS else None
 
 
 def _texts(value: object) -> list[str]:

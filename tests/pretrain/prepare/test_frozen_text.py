@@ -64,6 +64,7 @@ MARKDOWN_PIECES = [
     "#no heading",
     "###### six",
     "####### seven",
+    "See [[Page|it]], ![[a.png]] and ==this== {{< x >}}.",
 ]
 RESTRUCTURED_PIECES = [
     "=====\nTitle\n=====",
@@ -328,12 +329,12 @@ MAKES: dict[str, tuple[Callable[[], Iterable[str]], Callable[[str], object]]] = 
     "modules": (modules, prose),
 }
 OF_VERSION = {
-    6: {
+    7: {
         "sentences": "a49ae5c2ddf45583",
         "prose": "ad974fe0ab9467c1",
         "paragraphs": "ca72104db1a2ad87",
-        "markdown": "ae8c2285b0726e77",
-        "front matter": "9954d4fb22109d80",
+        "markdown": "10c3dfe00aa0803e",
+        "front matter": "593a141a00a81cc9",
         "rst": "598557eaa97b85c2",
         "html": "4a95dacd6d77dd47",
         "wikitext": "189e2103a9eb2595",

@@ -1,6 +1,5 @@
 """What a text's own structure says belongs together: headings, titles, columns, neighbours."""
 
-import json
 import time
 from collections import Counter
 
@@ -12,7 +11,7 @@ from pretrain.prepare.sources.markup import HTML, MARKDOWN, RESTRUCTURED, WIKITE
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structure import Document, pairs_of
-from pretrain.prepare.sources.structured import COLUMNS, structured
+from pretrain.prepare.sources.structured import structured
 
 MARKED_DOWN = """---
 title: front matter
@@ -125,6 +124,21 @@ def test_sections_of_markdown_have_the_headings_above_them_and_no_marks():
             "# A\nAs shown[^1] or[^b]: `[^/]+`.\n\n[^1]: https://x\n",
             [("A", "As shown or: [^/]+.\nhttps://x")],
         ),
+        # of notes that link each other, and of site generators
+        (
+            "# A\n![[b.png]] See [[Page#Part|that]], [[Other\\|it]] and [[Page]] `[[x|y]]` ==now==.\n",
+            [("A", "See that, it and Page [[x|y]] now.")],
+        ),
+        (
+            "# A\n[[1]](b) [[2]][c] [[1, 2], [3]] [[ -f x ]] a == b == c, x==y or z==1.\n\n[c]: d\n",
+            [("A", "[1] [2] [[1, 2], [3]] [[ -f x ]] a == b == c, x==y or z==1.")],
+        ),
+        ("> [!tip]- Why?\n> So.\n", [("", "Why? So.")]),
+        (
+            '# A\n{{< tip text="Pods" id="b" >}} and {{% note %}}this{{% /note %}}{% raw %} is {{ x }}.\n',
+            [("A", "Pods and this is {{ x }}.")],
+        ),
+        ("import Tabs from '@theme/Tabs';\n\n# A\n\n<Tabs>\n\nText.\n\n</Tabs>\n", [("A", "Text.")]),
         # front matter, or a rule
         ("---\ntitle:\nauthor: X\n---\n## A\nText.\n", [("A", "Text.")]),
         ("---\ntitle: >\n  B\n---\n## A\nText.\n", [("A", "Text.")]),
@@ -333,6 +347,11 @@ def test_an_article_is_called_as_its_file(tmp_path, name, title):
         ("a {#", MARKDOWN),
         ("`", MARKDOWN),
         ("!!! a\n    \n", MARKDOWN),
+        ("[[a|", MARKDOWN),
+        ("==a ", MARKDOWN),
+        ('{{< text="', MARKDOWN),
+        ('text="', MARKDOWN),
+        ("import a from ", MARKDOWN),
         ("<nav>", HTML),
         ("<div role=navigation>", HTML),
     ],
@@ -444,57 +463,3 @@ def test_each_sentence_is_the_neighbour_of_one_other():
         [("Head", "One is here. Two is here."), ("Other", "Three is here.")]
     )
     assert structure._neighbours(parted) == [("One is here.", "Two is here.")]
-
-
-PUBLISHED = {
-    "title": "text body content abstract description article summary",
-    "headline": "text body content article description short_description",
-    "question": "answer answers response context passage",
-    "query": "positive answer document passage text",
-    "text": "positive",
-    "anchor": "positive",
-    "sent0": "sent1",
-    "instruction": "response output completion",
-    "prompt": "response output completion",
-}
-"""The names that published data sets have, in the order in which they are looked for."""
-
-
-def test_columns_belong_together_by_their_names(tmp_path):
-    """Each pair of names, whichever column comes first; the first name that is there is asked for first."""
-    for first, seconds in COLUMNS.items():
-        for second in seconds:
-            for names in ((first, second), (second, first)):
-                file = tmp_path / "rows.jsonl"
-                rows = [{name: f"{name} {number} is a text." for name in names} for number in range(3)]
-                file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-                (task,) = plan_tasks([Source(source=str(file))], structure=True)
-                assert task.columns == (first, second) or (second in COLUMNS and first in COLUMNS[second])
-    assert {first: tuple(seconds.split()) for first, seconds in PUBLISHED.items()} == COLUMNS
-
-
-@pytest.mark.parametrize(
-    "names,row,columns",
-    [
-        ("Domanda;Risposta", "Che cosa è {0}?;È una cosa numero {0}, di tutti.", ("Domanda", "Risposta")),
-        (
-            "ID;Reparto;Stato;Domanda;Risposta",
-            "A-{0};casa;aperto;Che cosa è {0}?;È la cosa {0}, di tutti.",
-            ("Domanda", "Risposta"),
-        ),
-        (
-            "Datum;Link;Frage;Antwort",
-            "2024-01-{0};https://a.example/x;Was ist {0}?;Es ist etwas, Nummer {0}.",
-            ("Frage", "Antwort"),
-        ),
-        ("Kategorie;Satz", "Haus;Das ist der Satz mit der Nummer {0}.", None),
-        ("Wort;Klasse", "Wort {0};Das Haus und die Wohnung", None),
-        ("Wort;Kürzel", "Wort {0};W {0}", None),
-    ],
-)
-def test_columns_without_known_names_are_the_first_two_of_texts(tmp_path, names, row, columns):
-    """Not of numbers, codes, dates, addresses and labels."""
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join([names, *(row.format(number) for number in range(10, 30))]))
-    (task,) = plan_tasks([Source(source=str(file))], structure=True)
-    assert task.columns == columns

@@ -18,7 +18,7 @@ from pretrain.prepare.__main__ import summary
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.rows import RowFaults
-from pretrain.prepare.sources.structured import structured
+from pretrain.prepare.sources.structured import COLUMNS, structured
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +200,68 @@ def test_a_text_in_another_language_alone_is_told(tmp_path):
         prepare(config(tmp_path, pairs="heading", language="xx"), tmp_path / "out", workers=1, progress=False)
     with pytest.raises(UserError, match="language: de is for pairs"):
         data_config({"sources": [str(tmp_path)], "language": "de"})
+
+
+@pytest.mark.parametrize(
+    "name,title", [("Decoy effect.md", "Decoy effect"), ("read_me.md", ""), ("C.mdx", "")]
+)
+def test_a_note_is_called_as_its_file_if_that_has_several_words(tmp_path, name, title):
+    source = Source(source=str(tmp_path / name))
+    for text, above in (("Text.\n## Life\nMore.\n", title), ("# Own\n## Life\nMore.\n", "Own")):
+        (tmp_path / name).write_text(text)
+        (document,) = structured(plan_tasks([source], structure=True)[0], source, RowFaults())
+        assert document.sections[-1] == (f"{above}: Life" if above else "Life", "More.")
+
+
+PUBLISHED = {
+    "title": "text body content abstract description article summary",
+    "headline": "text body content article description short_description",
+    "question": "answer answers response context passage",
+    "query": "positive answer document passage text",
+    "text": "positive",
+    "anchor": "positive",
+    "sent0": "sent1",
+    "instruction": "response output completion",
+    "prompt": "response output completion",
+}
+"""The names that published data sets have, in the order in which they are looked for."""
+
+
+def test_columns_belong_together_by_their_names(tmp_path):
+    """Each pair of names, whichever column comes first; the first name that is there is asked for first."""
+    for first, seconds in COLUMNS.items():
+        for second in seconds:
+            for names in ((first, second), (second, first)):
+                file = tmp_path / "rows.jsonl"
+                rows = [{name: f"{name} {number} is a text." for name in names} for number in range(3)]
+                file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+                (task,) = plan_tasks([Source(source=str(file))], structure=True)
+                assert task.columns == (first, second) or (second in COLUMNS and first in COLUMNS[second])
+    assert {first: tuple(seconds.split()) for first, seconds in PUBLISHED.items()} == COLUMNS
+
+
+@pytest.mark.parametrize(
+    "names,row,columns",
+    [
+        ("Domanda;Risposta", "Che cosa è {0}?;È una cosa numero {0}, di tutti.", ("Domanda", "Risposta")),
+        (
+            "ID;Reparto;Stato;Domanda;Risposta",
+            "A-{0};casa;aperto;Che cosa è {0}?;È la cosa {0}, di tutti.",
+            ("Domanda", "Risposta"),
+        ),
+        (
+            "Datum;Link;Frage;Antwort",
+            "2024-01-{0};https://a.example/x;Was ist {0}?;Es ist etwas, Nummer {0}.",
+            ("Frage", "Antwort"),
+        ),
+        ("Kategorie;Satz", "Haus;Das ist der Satz mit der Nummer {0}.", None),
+        ("Wort;Klasse", "Wort {0};Das Haus und die Wohnung", None),
+        ("Wort;Kürzel", "Wort {0};W {0}", None),
+    ],
+)
+def test_columns_without_known_names_are_the_first_two_of_texts(tmp_path, names, row, columns):
+    """Not of numbers, codes, dates, addresses and labels."""
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join([names, *(row.format(number) for number in range(10, 30))]))
+    (task,) = plan_tasks([Source(source=str(file))], structure=True)
+    assert task.columns == columns
