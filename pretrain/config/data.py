@@ -57,7 +57,7 @@ class Source(Section):
     text_key: str = "text"
     """field with the text, for jsonl, csv, tsv, parquet and datasets"""
     positive_key: str = "positive"
-    """of records: field with a text that means the same"""
+    """field with a text that means the same; with pairs of structure, text_key and it are the two columns"""
     negative_key: str = "negative"
     """of records: field with a text that means something else"""
     augmented_key: str = "augmented"

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 
+from augment.core.errors import shortened
 from augment.text.cleaning import clean
 from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
@@ -91,13 +92,22 @@ def _decode(raw: bytes, task: ReadTask) -> str:
 def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns | None:
     """Return the two columns of a file's rows that belong together; None: its text is one column's.
 
-    A column that the source names is the text, and alone. task: the first of the file. whole: return all
-    columns that are named in `COLUMNS`, if there are several.
+    A column that the source names is the text, and alone, unless it names the positive's, too. task: the
+    first of the file. whole: return all columns that are named in `COLUMNS`, if there are several. Raises
+    UserError: no row has a column that the source names.
     """
-    if task.kind not in ("jsonl", "csv", "tsv", "parquet") or "text_key" in source.model_fields_set:
+    named = {"text_key", "positive_key"} & source.model_fields_set
+    if task.kind not in ("jsonl", "csv", "tsv", "parquet") or named == {"text_key"}:
         return None
     good = (row for _, row in _rows(task, source, None) if not isinstance(row, BrokenRow))
     rows = list(islice(good, _SAMPLE))
+    if "positive_key" in named:
+        pair = source.text_key, source.positive_key
+        if missing := [name for name in pair if not any(row.get(name) for row in rows)]:
+            there = shortened(", ".join(dict.fromkeys(name for row in rows for name in row)))
+            what = f"has no text in the column {missing[0]!r} where it begins"
+            raise UserError(f"source {task.place} {what}; it has {there}.")
+        return pair
     names = [
         name
         for name in dict.fromkeys(name for row in rows for name in row)

@@ -265,3 +265,23 @@ def test_columns_without_known_names_are_the_first_two_of_texts(tmp_path, names,
     file.write_text("\n".join([names, *(row.format(number) for number in range(10, 30))]))
     (task,) = plan_tasks([Source(source=str(file))], structure=True)
     assert task.columns == columns
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+def test_columns_that_the_source_names_are_a_pair(tmp_path, name):
+    rows = [
+        {"sku": f"n{n}", "name": f"Pan {n}", "about": "A pan.", "title": "x", "text": "y"} for n in range(9)
+    ]
+    table = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
+    file = tmp_path / name
+    file.write_text("\n".join(table if file.suffix == ".csv" else map(json.dumps, rows)) + "\n")
+    named = {"source": str(file), "text_key": "name", "positive_key": "about"}
+    for whole in (False, True):
+        (task,) = plan_tasks([Source(**named)], structure=True, whole=whole)
+        assert task.columns == ("name", "about")
+    found = [(document.title, document.text) for document in structured(task, Source(**named), RowFaults())]
+    assert found == [(f"Pan {n}", "A pan.") for n in range(9)]
+    with pytest.raises(
+        UserError, match=r"no text in the column 'abuot' .* it has sku, name, about, title, text"
+    ):
+        plan_tasks([Source(**named | {"positive_key": "abuot"})], structure=True)
