@@ -42,8 +42,10 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
 # what to do with files that hold text, but are none
 _REMEDIES = {
-    ".docx .epub .ipynb .odt .rtf .tex": "make text of it: pandoc -t plain {file} -o {text}",
+    ".docx .epub .ipynb .odt .org .rtf .tex": "make text of it: pandoc -t plain {file} -o {text}",
     ".pdf": "make text of it: pdftotext {file} {text}",
+    ".srt .vtt": r"make text of it: grep -v -e '-->' -e '^[0-9]*\s*$' {file} | tr -s '\r\n' ' ' >{text}",
+    ".eml .mbox": 'write a row for each message into a .jsonl file: {{"title": SUBJECT, "text": BODY}}',
     ".7z .rar .tar .tgz .zip": "unpack it, and name its files",
     ".ods .xls .xlsx": "save it as CSV, in UTF-8",
     ".doc .ppt .pptx": "save it as text, in UTF-8",
@@ -165,7 +167,7 @@ def _files(path: Path, marked: bool, structure: bool, whole: bool) -> list[Path]
             marked = False  # a README beside data is not the text
         files = [file for file in there if kind_of(file.name, marked)]
         if not files:
-            _refuse_markup(there)
+            _refuse_unread(there)
             kinds = _KINDS | MARKUP if marked else _KINDS
             ends = ", ".join([*kinds, *COMPRESSIONS])
             raise UserError(f"source {path} holds no corpus file ({ends}).")
@@ -237,11 +239,7 @@ def _of_preparation(file: Path) -> bool:
 def _plan_file(number: int, source: Source, file: Path, records: bool, structure: bool) -> list[ReadTask]:
     kind = source.format if source.format != "auto" else kind_of(file.name, not records)
     if kind is None:
-        _refuse_markup([file])
-        if remedy := _CONVERTED.get(_ending(file.name)):
-            text = shlex.quote(str(file.with_suffix(".txt")))
-            what = remedy.format(file=shlex.quote(str(file)), text=text)
-            raise UserError(f"source {file}: files of {_ending(file.name)} are not read; {what}")
+        _refuse_unread([file])
         how = f"""--source '[{{source: "{source.source}", format: text}}]'"""
         raise UserError(f"source {file}: give its `format`, as in {how} (or jsonl, csv, tsv, parquet).")
     if not os.access(file, os.R_OK):
@@ -288,8 +286,11 @@ def _plan_file(number: int, source: Source, file: Path, records: bool, structure
     return [replace(task, width=width) for task in tasks]
 
 
-def _refuse_markup(files: list[Path]) -> None:
-    """Raise UserError if there is a file in markup, of which records are wanted: as text it has marks."""
+def _refuse_unread(files: list[Path]) -> None:
+    """Raise UserError if there is a file that text is made of, or one in markup, of which records are wanted.
+
+    Read as text they have marks.
+    """
     for file in files:
         if (markup := kind_of(file.name, marked=True)) in MARKUP.values():
             raise UserError(
@@ -297,6 +298,10 @@ def _refuse_markup(files: list[Path]) -> None:
                 "makes pairs of its headings and sections, and --unit sentence reads its sentences, without "
                 "marks"
             )
+        if remedy := _CONVERTED.get(_ending(file.name)):
+            text = shlex.quote(str(file.with_suffix(".txt")))
+            what = remedy.format(file=shlex.quote(str(file)), text=text)
+            raise UserError(f"source {file}: files of {_ending(file.name)} are not read; {what}")
 
 
 def _hub_file(name: str, revision: str | None) -> Path:

@@ -230,6 +230,7 @@ def test_a_comma_in_the_name_of_a_file_that_is_there_separates_nothing(tmp_path,
         ("a book.epub", "x", r"pandoc -t plain '\S*a book.epub' -o '\S*a book.txt'"),
         ("a.PDF", "x", r"pdftotext \S*a.PDF \S*a.txt"),
         ("a.tar.gz", "x", "files of .tar are not read; unpack it"),
+        ("a.mbox", "x", "files of .mbox are not read; write a row for each message into a .jsonl"),
         ("zero.txt", "no mark\n" * 20, "is a binary file: it has bytes of zero"),
     ],
 )
@@ -240,6 +241,18 @@ def test_misfits_are_named(tmp_path, name, content, message):
         (tmp_path / name).write_bytes(content.encode("utf-16-le"))
     with pytest.raises(UserError, match=f"{name}.*{message}|{message}"):
         plan_tasks([Source(source=str(tmp_path / name))])
+
+
+def test_subtitles_become_running_text_by_the_command_in_their_error(tmp_path):
+    file = tmp_path / "a talk.srt"
+    file.write_bytes(
+        "1\r\n00:00:01,000 --> 00:00:02,000\r\nÇa va,\r\n\r\n2\r\n0 --> 1\r\nso 2 of us.\r\n".encode()
+    )
+    for place in (file, tmp_path):
+        with pytest.raises(UserError, match=r"files of \.srt are not read; make text of it: ") as error:
+            plan_tasks([Source(source=str(place))])
+    subprocess.run(str(error.value).split("make text of it: ")[1], shell=True, check=True)
+    assert file.with_suffix(".txt").read_text() == "Ça va, so 2 of us. "
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.rst", "a.html.gz"])
