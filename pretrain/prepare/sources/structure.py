@@ -35,8 +35,9 @@ _LIST_WORDS = 5  # in the mean of the names in a list
 class Document:
     """A document as it was read.
 
-    text: all of it, paragraphs a line each, without marks; of a row with two columns, the second one's.
-    title: the first column's; "": there are none. sections: (heading, section) of a document in markup.
+    text: all of it, paragraphs a line each, without marks, a blank line between sections; of a row with two
+    columns, the second one's. title: the first column's; "": there are none. sections: (heading, section) of
+    a document in markup.
     """
 
     text: str
@@ -47,7 +48,7 @@ class Document:
     def of_sections(cls, parts: Iterable[Pair]) -> "Document":
         """Return the document that has these sections."""
         pairs = tuple(parts)
-        return cls("\n".join(part for pair in pairs for part in pair if part), sections=pairs)
+        return cls("\n\n".join("\n".join(filter(None, pair)) for pair in pairs), sections=pairs)
 
     @classmethod
     def marked(cls, text: str, markup: str, title: str = "") -> "Document":

@@ -154,6 +154,18 @@ def test_a_table_in_utf_16_is_refused_and_an_article_has_the_name_of_its_file(tm
     assert list(document.sections) == pairs
 
 
+def test_each_held_out_section_is_a_paragraph_to_find(tmp_path):
+    page = (
+        "# A\n\nHere is the {0} of all. It is an old {0}.\n\n## B\n\nTake the {0} out. Then put {0} away.\n"
+    )
+    for number in range(30):
+        (tmp_path / f"{number}.md").write_text(page.format(f"{WORDS[number % 10]} {number}"))
+    prepare(config(tmp_path / "*.md", heldout=0.4), tmp_path / "out", workers=1, progress=False)
+    found = json.loads((tmp_path / "out" / "heldout_pairs.json").read_text())
+    assert len(found) >= 10 and {query.split()[0] for query, _ in found} == {"Here", "Take"}
+    assert {answer.count(".") for _, answer in found} == {1}
+
+
 GERMAN = "Das Werkzeug wird von vielen benutzt, und es ist nicht neu. Man kann es auch mit der Hand bedienen."
 ENGLISH = "The tool is used by many, and it is not new. It may be used by hand, too, if that is wanted."
 
