@@ -87,7 +87,7 @@ def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
         print(f"{data_dir} holds no prepared data yet; preparing it", file=sys.stderr, flush=True)
         make_folder(data_dir)
         recipe = data_dir / RECIPE
-        write_atomically(recipe, config.model_dump_json(indent=1).encode())
+        write_atomically(recipe, config.model_dump_json(indent=1, exclude_unset=True).encode())
         arguments = ["--config", str(recipe), "--out", str(data_dir)]
         run_module("pretrain.prepare", arguments, f"Preparing {data_dir}")
     return read_manifest(data_dir)

@@ -257,7 +257,7 @@ def test_flags_reach_the_config(tmp_path, corpus, capsys):
 
 
 def test_what_is_not_prepared_is_prepared_by_another_process(tmp_path, monkeypatch, capsys):
-    """With all settings as they are; what is there is taken as it is."""
+    """With the settings that were given, no others; what is there is taken as it is."""
     settings, ran = config("corpus.txt", max_length=77), []
 
     def run_module(module, words, what):
@@ -271,6 +271,8 @@ def test_what_is_not_prepared_is_prepared_by_another_process(tmp_path, monkeypat
     (found,) = ran
     assert found[:2] == ("pretrain.prepare", ["--out", str(tmp_path / "out")])
     assert found[2] == f"Preparing {tmp_path / 'out'}" and found[3] == settings
+    assert found[3].model_fields_set == settings.model_fields_set
+    assert found[3].sources[0].model_fields_set == settings.sources[0].model_fields_set
     assert "holds no prepared data yet; preparing it" in capsys.readouterr().err
 
 
