@@ -44,7 +44,7 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
 _REMEDIES = {
     ".docx .epub .ipynb .odt .org .rtf .tex": "make text of it: pandoc -t plain {file} -o {text}",
     ".pdf": "make text of it: pdftotext {file} {text}",
-    ".srt .vtt": r"make text of it: grep -v -e '-->' -e '^[0-9]*\s*$' {file} | tr -s '\r\n' ' ' >{text}",
+    ".srt": r"make text of it: grep -av -e '-->' -e '^[0-9]*\s*$' {file} | tr -s '\r\n' ' ' >{text}",
     ".eml .mbox": 'write a row for each message into a .jsonl file: {{"title": SUBJECT, "text": BODY}}',
     ".7z .rar .tar .tgz .zip": "unpack it, and name its files",
     ".ods .xls .xlsx": "save it as CSV, in UTF-8",

@@ -246,13 +246,13 @@ def test_misfits_are_named(tmp_path, name, content, message):
 def test_subtitles_become_running_text_by_the_command_in_their_error(tmp_path):
     file = tmp_path / "a talk.srt"
     file.write_bytes(
-        "1\r\n00:00:01,000 --> 00:00:02,000\r\nÇa va,\r\n\r\n2\r\n0 --> 1\r\nso 2 of us.\r\n".encode()
+        "1\r\n00:00:01,000 --> 00:00:02,000\r\nÇa va,\r\n\r\n2\r\n0 --> 1\r\nso 2 of us.\r\n".encode("cp1252")
     )
     for place in (file, tmp_path):
         with pytest.raises(UserError, match=r"files of \.srt are not read; make text of it: ") as error:
             plan_tasks([Source(source=str(place))])
     subprocess.run(str(error.value).split("make text of it: ")[1], shell=True, check=True)
-    assert file.with_suffix(".txt").read_text() == "Ça va, so 2 of us. "
+    assert file.with_suffix(".txt").read_text(encoding="cp1252") == "Ça va, so 2 of us. "
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.rst", "a.html.gz"])
