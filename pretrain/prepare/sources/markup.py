@@ -28,12 +28,16 @@ def sections(text: str, markup: str, title: str = "") -> list[Pair]:
     """Return (heading, section) of a document, in order, without marks; lines of a paragraph are joined.
 
     A heading has those above it before it, the document's first: `tar: Options`. A section ends where the
-    next heading begins, of whatever level. title: stands above the whole document; "": nothing does.
+    next heading begins, of whatever level. title: stands above the whole document, unless it is in Markdown
+    and has its own; "": nothing does.
     """
-    lines, marks = _READERS[markup]
+    read, marks = _READERS[markup]
+    lines = list(read(text))
+    if markup == MARKDOWN and (_front_title(text) or any(level == 1 and line for level, line in lines)):
+        title = ""
     path = [title] if title else []
     found: list[tuple[str, list[str]]] = [(title, [])]
-    for level, line in lines(text):
+    for level, line in lines:
         if level:
             above = [*path, *[""] * level][: level - 1]  # of a document that begins with one of level 2
             path = [*above, _plain(line, marks)]
@@ -41,7 +45,8 @@ def sections(text: str, markup: str, title: str = "") -> list[Pair]:
         else:
             found[-1][1].append(line)
     bodies = ((heading, _plain("\n".join(body), marks)) for heading, body in found)
-    return [(heading, body) for heading, body in bodies if heading or body]
+    empty = {"", title} if markup == MARKDOWN else {""}
+    return [(heading, body) for heading, body in bodies if body or heading not in empty]
 
 
 def _plain(text: str, marks: Marks) -> str:
@@ -61,16 +66,18 @@ _INDENTED = re.compile(  # mkdocs' notes and tabs, with their titles
     r"""(?m)^( *)(?:(?:!!!|\?\?\?\+?) ?[\w-]+(?: inline| end)*|===[!+]?(?= *"))(?: +"(.*)")? *\n"""
     r"((?:(?: *\n)*\1 {4}.*\n)+)"
 )
-_FENCES = re.compile(  # of containers; an anchor; what a page of components takes from elsewhere
-    r"^:::.*|(?<=\S)[ \t]*\{[#.][^{}\n]*\}[ \t]*$|^import [^'\"\n]* from ['\"].*$", re.MULTILINE
-)
-# code, left; footnotes; what notes link (not in a link), embed and mark; what generators put in: its text
+_FENCES = re.compile(r"^:::.*|(?<=\S)[ \t]*\{[#.][^{}\n]*\}[ \t]*$", re.MULTILINE)  # of containers; an anchor
+# code, left; footnotes; what notes embed, link (not in a link, of a list or a class) and mark between words;
+# what generators put in: its text
 _MARKS = re.compile(
     r"(?m)(`+[^`\n]*`+)|^ {0,3}\[\^[^\[\]\s]+\]:|\[\^[^\[\]\s]+\]"
-    r"|!\[\[[^\[\]\n]*\]\]|(?<!\[)\[\[(?!\s)(?:[^\[\]|\n]*\|)?([^\[\]\n]*)\]\](?![\[(])"
-    r"|(?<![\w=])==(?=[^\s=])([^=\n]*[^\s=])==(?![\w=])"
-    r'|\{\{[<%](?:[^{}\n]{,99}?\btext="([^"\n]*)")?[^{}\n]*[>%]\}\}|\{%[^{}\n]*%\}'
+    r"|!\[\[[^\[\]\n]*\]\](?![\[(])"
+    r"|(?<![\w\[\])`\\])\[\[(?![\s:-]|\d+,)(?:[^\[\]|\n]*\|)?([^\[\]|\n]+)\]\](?![\[(])"
+    r"|(?<![\w=])==(?=[^\w\s=]{,4}[^\W\d_]{2})([^=\n]*[^\W\d_]{2}[^\w\s=]{,4})==(?![\w=])"
+    r'|\{\{(?:<|%(?=[ /]))[ /]{,3}(?!and |or )\w(?:[^{}\n]{,99}?\btext="([^"\n]*)")?[^{}\n]*[>%]\}\}'
+    r"|\{%[+-]? {1,3}(?!and |or )\w[^{}\n]*%\}"
 )
+_BEGINS = re.compile(r"[ \t]*(?:[\d#>+=|:-]|[*_~]+(?!\S))")  # a block, at the beginning of a line
 _SIGNS = re.compile(  # a box to tick, a note
     r"(<li>(?:\n<p>)?)\[[ xX]\] |(<blockquote>\n<p>)\[![\w-]+\][+-]?"
 )
@@ -79,14 +86,29 @@ _SIGNS = re.compile(  # a box to tick, a note
 def _markdown(text: str) -> Iterator[Line]:
     """Yield the lines of a page as CommonMark renders it, its front matter's title if it has no other."""
     text = text.expandtabs(4) + "\n"
-    front = _FRONT.match(text)
+    title, front = _front_title(text), _FRONT.match(text)
     text, notes = text[front.end() :] if front else text, 1
     while notes:  # and those in notes
         text, notes = _INDENTED.subn(_outdented, text)
-    title = front and _FRONT_TITLE.search(front[2])
-    head = f"<title>{escape(title[1])}</title>" if title else ""
-    page = _RENDERER.render(_MARKS.sub(r"\1\2\3\4", _FENCES.sub("", text)))
+    head = f"<title>{escape(title)}</title>" if title else ""
+    page = _RENDERER.render(_MARKS.sub(_unmarked, _FENCES.sub("", text)))
     return _html(head + _SIGNS.sub(r"\1\2", page))
+
+
+def _front_title(text: str) -> str:
+    """Return the title that a page's front matter gives it; "": none."""
+    front = _FRONT.match(text)
+    title = front and _FRONT_TITLE.search(front[2])
+    return title[1] if title else ""
+
+
+def _unmarked(mark: re.Match[str]) -> str:
+    """Return what is shown of a mark, which begins no heading, list or the like, nor lets what follows."""
+    code, *shown = mark.groups("")
+    text = code or "".join(shown).strip()
+    if not text:
+        return "&#32;" if mark[0][0] in "!{" and _BEGINS.match(mark.string, mark.end()) else ""
+    return text if code or not _BEGINS.match(text) else f"&#{ord(text[0])};{text[1:]}"
 
 
 def _outdented(note: re.Match[str]) -> str:

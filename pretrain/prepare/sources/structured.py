@@ -30,7 +30,10 @@ COLUMNS = {
 """Names of columns that belong together, the one that is asked with first."""
 _SAMPLE = 100  # rows by which columns without such names are judged
 _ANSWER_CHARACTERS, _DIFFERENT = 20, 0.5  # of an answer, in the mean; the share, of what is no label
-_NO_WORDS = re.compile(r"(?=\D*\d)[A-Z\d\W_]*|\w+://\S*")  # a number, date, code or address
+_LABELS = 10  # a short text that is repeated is one if there are fewer
+# a code, number or address
+_NO_WORDS = re.compile(r"(?=\D*\d)[!-~]*|[\d\W_]*|[^\s@]+@\S+|(?:\w+://|www\.)\S*")
+_NO_TITLE = re.compile(r"(?i)(?:\W|[\d_]|\b(?:copy|kopie|of|ohne|titel|unbenannt|untitled|von)\b)*")
 _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 
 Columns = tuple[str, ...]
@@ -49,7 +52,8 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
             raise too_long(task, 0)
         text = as_unicode(_decode(raw, task), task, 0, faults)
         name = re.sub(rf"\.\w+({'|'.join(map(re.escape, COMPRESSIONS))})?$", "", Path(task.place).name)
-        is_title = task.kind == WIKITEXT or (task.kind == MARKDOWN and " " in name)  # an article's, a note's
+        is_note = task.kind == MARKDOWN and " " in name and not _NO_TITLE.fullmatch(name)
+        is_title = is_note or task.kind == WIKITEXT
         title = clean(name.replace("_", " ")) if is_title else ""
         yield Document.marked(text.replace("\r\n", "\n"), task.kind, title)
         return
@@ -103,9 +107,16 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     rows = list(islice(good, _SAMPLE))
     if "positive_key" in named:
         pair = source.text_key, source.positive_key
-        if missing := [name for name in pair if not any(row.get(name) for row in rows)]:
+        missing = list(pair)
+        for row in chain(rows, good):
+            # what is empty here may have a text further down
+            empty = [name for name in missing if row.get(name, 0) in (None, "", [])]
+            missing = [name for name in missing if name not in empty and not _texts(row.get(name))]
+            if not missing:
+                break
+        if missing and rows:
             there = shortened(", ".join(dict.fromkeys(name for row in rows for name in row)))
-            what = f"has no text in the column {missing[0]!r} where it begins"
+            what = f"has no text in the column {missing[0]!r} of any row"
             raise UserError(f"source {task.place} {what}; it has {there}.")
         return pair
     names = [
@@ -125,10 +136,12 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     if task.kind == "jsonl" or source.text_key in names:
         return None
     texts = {name: [text for row in rows for text in _texts(row.get(name))[:1]] for name in names}
-    worded = [name for name, of in texts.items() if len(set(of)) >= _DIFFERENT * len(of)]
-    worded = [name for name in worded if not all(map(_NO_WORDS.fullmatch, texts[name]))]
-    first, second = [*worded, "", ""][:2]
-    return (first, second) if second and fmean(map(len, texts[second])) >= _ANSWER_CHARACTERS else None
+    texts = {name: of for name, of in texts.items() if fmean(map(bool, map(_NO_WORDS.fullmatch, of))) < 0.5}
+    long = {name for name, of in texts.items() if fmean(map(len, of)) >= _ANSWER_CHARACTERS}
+    single = {name for name, of in texts.items() if len(set(of)) >= _DIFFERENT * len(of)}
+    first = next((name for name in texts if name in long | single or len(set(texts[name])) >= _LABELS), "")
+    second = next((name for name in texts if name in single and name != first), "")
+    return (first, second) if second in long else None
 
 
 def _texts(value: object) -> list[str]:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from pretrain.config.data import Source
-from pretrain.prepare.sources import structure
+from pretrain.prepare.sources import markup, structure
 from pretrain.prepare.sources.markup import HTML, MARKDOWN, RESTRUCTURED, WIKITEXT, sections
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.rows import RowFaults
@@ -133,12 +133,37 @@ def test_sections_of_markdown_have_the_headings_above_them_and_no_marks():
             "# A\n[[1]](b) [[2]][c] [[1, 2], [3]] [[ -f x ]] a == b == c, x==y or z==1.\n\n[c]: d\n",
             [("A", "[1] [2] [[1, 2], [3]] [[ -f x ]] a == b == c, x==y or z==1.")],
         ),
+        ("# A\n![[build]](https://ci/x.png) Text.\n", [("A", "Text.")]),
+        ('# A\n==**so**==, ==all of it==: =="it"==\n', [("A", 'so, all of it: "it"')]),
+        *(
+            (f"# A\n{text}\n", [("A", text)])
+            for text in (
+                'In R x[[1]], l[["a"]], f(x)[[2]][[3]], in numpy a[[0, 2]] or array([[0, 2]]).',
+                "Of [[:alpha:]] and [[-f x]], if a ==b and c== d or x ==1 or y== 2.",
+                "A page of [[Datei:Bild.png|mini|Text]].",
+                "Write {{< and >}} or {% or %} around it, {{%s}}, {{%d %}} or {%d %}.",
+                "import your bookmarks from 'Firefox' first.",
+            )
+        ),
+        *(
+            (f"# A\n{mark}{rest} Text.\n", [("A", f"{shown}{rest} Text.".strip())])
+            for mark, shown in (
+                ("[[# Part]]", "# Part"),
+                ("[[1984]]", "1984"),
+                ("[[a| - b]]", "- b"),
+                ("![[c.png]] ", ""),
+                ("{{< d >}}", ""),
+                ("{%- e -%} ", ""),
+                ("==3==", "==3=="),
+                ("- [[7]]", "7"),
+            )
+            for rest in (".", "- b", "1984. It", "# It")
+        ),
         ("> [!tip]- Why?\n> So.\n", [("", "Why? So.")]),
         (
             '# A\n{{< tip text="Pods" id="b" >}} and {{% note %}}this{{% /note %}}{% raw %} is {{ x }}.\n',
             [("A", "Pods and this is {{ x }}.")],
         ),
-        ("import Tabs from '@theme/Tabs';\n\n# A\n\n<Tabs>\n\nText.\n\n</Tabs>\n", [("A", "Text.")]),
         # front matter, or a rule
         ("---\ntitle:\nauthor: X\n---\n## A\nText.\n", [("A", "Text.")]),
         ("---\ntitle: >\n  B\n---\n## A\nText.\n", [("A", "Text.")]),
@@ -347,11 +372,6 @@ def test_an_article_is_called_as_its_file(tmp_path, name, title):
         ("a {#", MARKDOWN),
         ("`", MARKDOWN),
         ("!!! a\n    \n", MARKDOWN),
-        ("[[a|", MARKDOWN),
-        ("==a ", MARKDOWN),
-        ('{{< text="', MARKDOWN),
-        ('text="', MARKDOWN),
-        ("import a from ", MARKDOWN),
         ("<nav>", HTML),
         ("<div role=navigation>", HTML),
     ],
@@ -360,6 +380,16 @@ def test_marks_that_repeat_cost_no_quadratic_time(part, markup):
     begun = time.process_time()
     sections(part * (20_000 // len(part)), markup)
     assert time.process_time() - begun < 2
+
+
+def test_what_notes_and_generators_put_in_costs_no_quadratic_time():
+    parts = '[[ [[a [[a| [[1 ![[ ![[a]]* == ==aa. ==aa* {{< {{<a {{%/ {%- {%-_a text=" {{<a>}}*_'
+    begun = time.process_time()
+    for begin in ("", "[[", "==aa", "{{< a ", "{% a"):
+        for part in parts.split():
+            markup._MARKS.sub(markup._unmarked, begin + f"{part} " * (80_000 // (len(part) + 1)))
+            markup._MARKS.sub(markup._unmarked, begin + part * (80_000 // len(part)))
+    assert time.process_time() - begun < 4
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 from pathlib import Path
 
 import pyarrow
@@ -215,14 +216,34 @@ def test_a_text_in_another_language_alone_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name,title", [("Decoy effect.md", "Decoy effect"), ("read_me.md", ""), ("C.mdx", "")]
+    "name,text,found",
+    [
+        ("Decoy effect.md", "Text.\n", [("Decoy effect", "Text.")]),
+        (
+            "Decoy effect.md.gz",
+            "Text.\n## Life\nMore.\n",
+            [("Decoy effect", "Text."), ("Decoy effect: Life", "More.")],
+        ),
+        ("Decoy effect.md", "## Life\nMore.\n", [("Decoy effect: Life", "More.")]),
+        ("Foo bar.md", "Foo bar\n=====\nText.\n", [("Foo bar", "Text.")]),
+        ("Foo bar.md", "## Life\nMore.\n# Own\nText.\n", [("Life", "More."), ("Own", "Text.")]),
+        ("Foo bar.md", "---\ntitle: Own\n---\nText.\n", [("", "Text.")]),
+        (
+            "Foo bar.md",
+            "---\ntitle: Own\n---\nText.\n## Life\nMore.\n",
+            [("Own", "Text."), ("Own: Life", "More.")],
+        ),
+        *(
+            (name, "Text.\n", [("", "Text.")])
+            for name in ("2024-01-05 08.30.md", "Untitled 1.md", "Copy of Untitled.md", "read_me.md", "C.mdx")
+        ),
+    ],
 )
-def test_a_note_is_called_as_its_file_if_that_has_several_words(tmp_path, name, title):
+def test_a_note_without_a_title_is_called_as_its_file_if_that_has_several_words(tmp_path, name, text, found):
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
     source = Source(source=str(tmp_path / name))
-    for text, above in (("Text.\n## Life\nMore.\n", title), ("# Own\n## Life\nMore.\n", "Own")):
-        (tmp_path / name).write_text(text)
-        (document,) = structured(plan_tasks([source], structure=True)[0], source, RowFaults())
-        assert document.sections[-1] == (f"{above}: Life" if above else "Life", "More.")
+    (document,) = structured(plan_tasks([source], structure=True)[0], source, RowFaults())
+    assert document.sections == tuple(found)
 
 
 PUBLISHED = {
@@ -266,16 +287,60 @@ def test_columns_belong_together_by_their_names(tmp_path):
             "2024-01-{0};https://a.example/x;Was ist {0}?;Es ist etwas, Nummer {0}.",
             ("Frage", "Antwort"),
         ),
+        (
+            "Produkt;Beschreibung",
+            "PFANNE {0} CM;EINE PFANNE VON {0} CM, AUS EISEN",
+            ("Produkt", "Beschreibung"),
+        ),
+        *(
+            (
+                "Wert;Frage;Antwort",
+                f"{value};Was ist {{0}}?;Es ist etwas, Nummer {{0}}.",
+                ("Frage", "Antwort"),
+            )
+            for value in (
+                "6ba7b8{0}-9dad-11d1-80b4-00c04fd430c8",
+                "q-{0}",
+                "2024-01-05 08:{0}",
+                "+49 30 {0}",
+                "anna{0}@example.org",
+                "www.example.org/{0}",
+            )
+        ),
         ("Kategorie;Satz", "Haus;Das ist der Satz mit der Nummer {0}.", None),
         ("Wort;Klasse", "Wort {0};Das Haus und die Wohnung", None),
         ("Wort;Kürzel", "Wort {0};W {0}", None),
     ],
 )
 def test_columns_without_known_names_are_the_first_two_of_texts(tmp_path, names, row, columns):
-    """Not of numbers, codes, dates, addresses and labels."""
+    """Not of numbers, of what has no blank but digits, of addresses and of labels, in most rows."""
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([names, *(row.format(number) for number in range(10, 30))]))
     (task,) = plan_tasks([Source(source=str(file))], structure=True)
+    assert task.columns == columns
+    first, _, others = row.partition(";")
+    if "{0}" in first:  # one without is unknown, say
+        file.write_text(f"{file.read_text()}\nunbekannt;{others.format(30)}")
+        (task,) = plan_tasks([Source(source=str(file))], structure=True)
+        assert task.columns == columns
+
+
+@pytest.mark.parametrize(
+    "names,first,rows,columns",
+    [
+        ("premise,hypothesis", "The man with the {} walks.", 9, ("premise", "hypothesis")),
+        ("Frage,Antwort", "Wozu {}?", 30, ("Frage", "Antwort")),
+        ("Stichwort,Beispiel", "{}", 30, ("Stichwort", "Beispiel")),
+        ("Stichwort,Beispiel", "{}", 9, None),
+    ],
+)
+def test_several_texts_of_one_are_columns_of_texts_unless_it_is_a_label(
+    tmp_path, names, first, rows, columns
+):
+    words = [f"{one}{other}" for one in WORDS[:5] for other in WORDS[:6]]
+    table = [f"{first.format(words[n // 3])},This is the text with number {n}." for n in range(rows)]
+    (tmp_path / "rows.csv").write_text("\n".join([names, *table]))
+    (task,) = plan_tasks([Source(source=str(tmp_path / "rows.csv"))], structure=True)
     assert task.columns == columns
 
 
@@ -297,3 +362,31 @@ def test_columns_that_the_source_names_are_a_pair(tmp_path, name):
         UserError, match=r"no text in the column 'abuot' .* it has sku, name, about, title, text"
     ):
         plan_tasks([Source(**named | {"positive_key": "abuot"})], structure=True)
+
+
+@pytest.mark.parametrize(
+    "late,wrong", [({}, {"about": 7}), ({"about": ""}, {"about": {"text": "x"}}), ({"about": None}, {})]
+)
+def test_a_named_column_may_have_its_texts_far_down_but_must_have_texts(tmp_path, late, wrong):
+    named = Source(source=str(tmp_path / "rows.jsonl"), text_key="name", positive_key="about")
+    for rows in ([late] * 150 + [{"about": "A pan."}], [wrong] * 150):
+        (tmp_path / "rows.jsonl").write_text(
+            "".join(json.dumps({"name": "Pan"} | row) + "\n" for row in rows)
+        )
+        if rows[0] == wrong:
+            with pytest.raises(UserError, match=r"no text in the column 'about' of any row; it has name"):
+                plan_tasks([named], structure=True)
+        else:
+            (task,) = plan_tasks([named], structure=True)
+            assert task.columns == ("name", "about")
+            assert [one.text for one in structured(task, named, RowFaults())] == ["A pan."]
+
+
+def test_long_values_cost_no_quadratic_time(tmp_path):
+    begun = time.process_time()
+    for part in ("@", "é@", "a://", "1", "-", "www."):
+        (tmp_path / "rows.csv").write_text(
+            "Frage;Antwort\n" + f"{part * (80_000 // len(part))} é;Es ist so.\n" * 3
+        )
+        plan_tasks([Source(source=str(tmp_path / "rows.csv"))], structure=True)
+    assert time.process_time() - begun < 2
