@@ -141,7 +141,7 @@ def test_sections_of_markdown_have_the_headings_above_them_and_no_marks():
                 'In R x[[1]], l[["a"]], f(x)[[2]][[3]], in numpy a[[0, 2]] or array([[0, 2]]).',
                 "Of [[:alpha:]] and [[-f x]], if a ==b and c== d or x ==1 or y== 2.",
                 "A page of [[Datei:Bild.png|mini|Text]].",
-                "Write {{< and >}} or {% or %} around it, {{%s}}, {{%d %}} or {%d %}.",
+                "Write {{< and >}} or {% oder %} around it, {{%s}}, {{%d %}} or {%d %}.",
                 "import your bookmarks from 'Firefox' first.",
             )
         ),
@@ -387,9 +387,9 @@ def test_what_notes_and_generators_put_in_costs_no_quadratic_time():
     begun = time.process_time()
     for begin in ("", "[[", "==aa", "{{< a ", "{% a"):
         for part in parts.split():
-            markup._MARKS.sub(markup._unmarked, begin + f"{part} " * (80_000 // (len(part) + 1)))
-            markup._MARKS.sub(markup._unmarked, begin + part * (80_000 // len(part)))
-    assert time.process_time() - begun < 4
+            markup._MARKS.sub(markup._unmarked, begin + f"{part} " * (20_000 // (len(part) + 1)))
+            markup._MARKS.sub(markup._unmarked, begin + part * (20_000 // len(part)))
+    assert time.process_time() - begun < 2
 
 
 @pytest.mark.parametrize(
