@@ -24,17 +24,17 @@ Pair = tuple[str, str]
 Marks = Iterable[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
 
 
-def sections(text: str, markup: str, title: str = "") -> list[Pair]:
+def sections(text: str, markup: str, title: str = "", name: str = "") -> list[Pair]:
     """Return (heading, section) of a document, in order, without marks; lines of a paragraph are joined.
 
     A heading has those above it before it, the document's first: `tar: Options`. A section ends where the
-    next heading begins, of whatever level. title: stands above the whole document, unless it is in Markdown
-    and has its own; "": nothing does.
+    next heading begins, of whatever level. title: stands above the whole document; "": nothing does. name:
+    of a document in Markdown, its title if it has none.
     """
     read, marks = _READERS[markup]
     lines = list(read(text))
-    if markup == MARKDOWN and (_front_title(text) or any(level == 1 and line for level, line in lines)):
-        title = ""
+    if name and not (_front_title(text) or any(level == 1 and line for level, line in lines)):
+        title = name
     path = [title] if title else []
     found: list[tuple[str, list[str]]] = [(title, [])]
     for level, line in lines:
@@ -45,8 +45,7 @@ def sections(text: str, markup: str, title: str = "") -> list[Pair]:
         else:
             found[-1][1].append(line)
     bodies = ((heading, _plain("\n".join(body), marks)) for heading, body in found)
-    empty = {"", title} if markup == MARKDOWN else {""}
-    return [(heading, body) for heading, body in bodies if body or heading not in empty]
+    return [(heading, body) for heading, body in bodies if body or heading not in ("", name)]
 
 
 def _plain(text: str, marks: Marks) -> str:

@@ -51,9 +51,9 @@ class Document:
         return cls("\n\n".join("\n".join(filter(None, pair)) for pair in pairs), sections=pairs)
 
     @classmethod
-    def marked(cls, text: str, markup: str, title: str = "") -> "Document":
+    def marked(cls, text: str, markup: str, title: str = "", name: str = "") -> "Document":
         """Return the document that is written in a markup (`pretrain.prepare.sources.markup`)."""
-        return cls.of_sections(sections(text, markup, title))
+        return cls.of_sections(sections(text, markup, title, name))
 
     @property
     def whole(self) -> str:

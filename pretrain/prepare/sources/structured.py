@@ -32,7 +32,7 @@ _SAMPLE = 100  # rows by which columns without such names are judged
 _ANSWER_CHARACTERS, _DIFFERENT = 20, 0.5  # of an answer, in the mean; the share, of what is no label
 _LABELS = 10  # a short text that is repeated is one if there are fewer
 # a code, number or address
-_NO_WORDS = re.compile(r"(?=\D*\d)[!-~]*|[\d\W_]*|[^\s@]+@\S+|(?:\w+://|www\.)\S*")
+_NO_WORDS = re.compile(r"(?=\D*\d)(?![A-Za-z]*[a-z]\d+\Z)[!-~]*|[\d\W_]*|[^\s@]+@\S+|(?:\w+://|www\.)\S*")
 _NO_TITLE = re.compile(r"(?i)(?:\W|[\d_]|\b(?:copy|kopie|of|ohne|titel|unbenannt|untitled|von)\b)*")
 _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 
@@ -53,9 +53,9 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
         text = as_unicode(_decode(raw, task), task, 0, faults)
         name = re.sub(rf"\.\w+({'|'.join(map(re.escape, COMPRESSIONS))})?$", "", Path(task.place).name)
         is_note = task.kind == MARKDOWN and " " in name and not _NO_TITLE.fullmatch(name)
-        is_title = is_note or task.kind == WIKITEXT
-        title = clean(name.replace("_", " ")) if is_title else ""
-        yield Document.marked(text.replace("\r\n", "\n"), task.kind, title)
+        name = clean(name.replace("_", " "))
+        names = {"title": name} if task.kind == WIKITEXT else {"name": name} if is_note else {}
+        yield Document.marked(text.replace("\r\n", "\n"), task.kind, **names)
         return
     if task.columns is None:
         yield from map(Document, documents(task, source, faults))

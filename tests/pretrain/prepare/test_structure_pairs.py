@@ -331,6 +331,7 @@ def test_columns_without_known_names_are_the_first_two_of_texts(tmp_path, names,
         ("premise,hypothesis", "The man with the {} walks.", 9, ("premise", "hypothesis")),
         ("Frage,Antwort", "Wozu {}?", 30, ("Frage", "Antwort")),
         ("Stichwort,Beispiel", "{}", 30, ("Stichwort", "Beispiel")),
+        ("Stichwort,Beispiel", "{}15", 30, ("Stichwort", "Beispiel")),
         ("Stichwort,Beispiel", "{}", 9, None),
     ],
 )
