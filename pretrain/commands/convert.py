@@ -5,6 +5,7 @@ stay too; loaders read the safetensors files from then on.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 from augment.core.errors import CannotLoad
@@ -14,7 +15,6 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import (
     discard,
     fsync_folder,
-    let_read,
     library_errors,
     rename_durably,
     replace_durably,
@@ -52,7 +52,7 @@ def _convert_file(path: Path) -> Path:
     try:
         with library_errors():
             save_file(tensors, unfinished, {"format": "pt"})
-        let_read(unfinished.parent, unfinished.name)
+        shutil.copymode(path, unfinished)  # safetensors writes for the owner alone
         fsync_folder(unfinished)  # the same calls sync a file
         rename_durably(unfinished, new)
     finally:

@@ -139,9 +139,9 @@ def copy_tree(source: Path, folder: Path) -> None:
         _let_write(hidden)
 
 
-def let_read(folder: Path, name: str = "*.safetensors") -> None:
-    """Give the weights in a folder, which safetensors writes for their owner alone, the folder's rights."""
-    for path in folder.rglob(name):
+def let_read(folder: Path) -> None:
+    """Give the weights in a folder of ours, which safetensors writes for their owner alone, its rights."""
+    for path in folder.rglob("*.safetensors"):
         os.chmod(path, os.stat(folder).st_mode & 0o666)
 
 

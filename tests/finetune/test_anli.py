@@ -112,10 +112,10 @@ def test_figures_and_a_stopped_run(source, tmp_path):
     assert len(list((tmp_path / "broken").glob("*.checkpoint"))) == 1
     resumed = anli.evaluate(source, sets, options, tmp_path / "broken")
     assert resumed.tasks == straight.tasks
-    for content in ('{"best": ', "[]"):
+    for content, why in (('{"best": ', "damaged .*:"), ("[]", "not a run's result;")):
         damaged = next((tmp_path / "broken").glob("seed1-*.json"))
         damaged.write_text(content)
-        with pytest.raises(UserError, match=f"{damaged} is .*; remove it"):
+        with pytest.raises(UserError, match=f"{damaged} is {why} remove it"):
             anli.evaluate(source, sets, options, tmp_path / "broken")
 
 

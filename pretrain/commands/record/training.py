@@ -85,7 +85,7 @@ def begin(
 def _flags_of(derive: str, track: Track) -> str:
     if derive and track.target:
         raise UserError("--derive: the track makes an encoder by training alone, and nothing else")
-    whiten = r"whiten=\d+(,power=(0?\.\d+|1))?"
+    whiten = r"whiten=\d+(,power=(0?\.\d*[1-9]\d*|1))?"
     allowed = rf"(({whiten}|remove=\d+)(,sentences=\d+)?|pooling=(sif|idf))?"
     said = "whiten=N (and ,power=P) or remove=N (and ,sentences=N), or pooling=sif or idf"
     if track.table_bytes:

@@ -107,8 +107,10 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     rows = list(islice(good, _SAMPLE))
     if "positive_key" in named:
         pair = source.text_key, source.positive_key
+        if pair[0] == pair[1]:
+            raise UserError(f"source {task.place}: text_key and positive_key both name {pair[0]!r}")
         missing = list(pair)
-        for row in chain(rows, good):
+        for row in chain(rows, good if task.kind == "jsonl" else ()):  # of a table the header names all
             # what is empty here may have a text further down
             empty = [name for name in missing if row.get(name, 0) in (None, "", [])]
             missing = [name for name in missing if name not in empty and not _texts(row.get(name))]
@@ -136,11 +138,15 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     if task.kind == "jsonl" or source.text_key in names:
         return None
     texts = {name: [text for row in rows for text in _texts(row.get(name))[:1]] for name in names}
+    texts = {name: of for name, of in texts.items() if len(of) >= max(1, _DIFFERENT * len(rows))}
     texts = {name: of for name, of in texts.items() if fmean(map(bool, map(_NO_WORDS.fullmatch, of))) < 0.5}
     long = {name for name, of in texts.items() if fmean(map(len, of)) >= _ANSWER_CHARACTERS}
     single = {name for name, of in texts.items() if len(set(of)) >= _DIFFERENT * len(of)}
-    first = next((name for name in texts if name in long | single or len(set(texts[name])) >= _LABELS), "")
-    second = next((name for name in texts if name in single and name != first), "")
+    alone = [name for name in texts if name in single]
+    # one with many: a premise with its hypotheses
+    repeated = (name for name in texts if name in long or len(set(texts[name])) >= _LABELS)
+    first = alone[0] if len(alone) > 1 else next(repeated, "")
+    second = next((name for name in alone if name != first), "")
     return (first, second) if second in long else None
 
 

@@ -253,6 +253,7 @@ def test_what_is_derived_of_a_table_is_static():
         "whiten",
         "whiten=-1",
         "power=.5",
+        "whiten=0,power=0.0",
         "remove=1,power=.5",
         "pooling=cls",
         "out=x",

@@ -345,6 +345,33 @@ def test_several_texts_of_one_are_columns_of_texts_unless_it_is_a_label(
     assert task.columns == columns
 
 
+@pytest.mark.parametrize(
+    "names,cells,columns",
+    [
+        ("Name,Notiz,desc", lambda n: ("", "Das ist nur hier notiert worden.")[n == 3], ("Name", "desc")),
+        ("Name,Notiz,desc", lambda n: ("", "Neu.")[n in (3, 8)], ("Name", "desc")),
+        ("Autor,Titel,Inhalt", lambda n: f"Pan {n}", ("Titel", "Inhalt")),
+    ],
+)
+def test_neither_rare_notes_nor_many_authors_are_a_column_of_the_pair(tmp_path, names, cells, columns):
+    rows = []
+    for n in range(60):
+        cell = cells(n)
+        middle = (f"Pan {n}", cell) if "Notiz" in names else (f"{'ABCDEFGHIJKL'[n % 12]}. Meier", cell)
+        rows.append(",".join([*middle, f"Eine Beschreibung mit der Nummer {n}."]))
+    (tmp_path / "rows.csv").write_text("\n".join([names, *rows]))
+    (task,) = plan_tasks([Source(source=str(tmp_path / "rows.csv"))], structure=True)
+    assert task.columns == columns
+
+
+def test_one_column_is_no_pair(tmp_path):
+    (tmp_path / "rows.csv").write_text("name,about\nPan,A pan.\n")
+    with pytest.raises(UserError, match="text_key and positive_key both name 'name'"):
+        plan_tasks(
+            [Source(source=str(tmp_path / "rows.csv"), text_key="name", positive_key="name")], structure=True
+        )
+
+
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
 def test_columns_that_the_source_names_are_a_pair(tmp_path, name):
     rows = [
