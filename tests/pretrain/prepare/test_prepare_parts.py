@@ -267,7 +267,8 @@ def test_a_preparation_has_the_stages_that_its_unit_needs(settings, stages, tmp_
     ],
 )
 def test_buckets_are_for_sixteen_tasks_and_bounded(size, buckets, tmp_path):
-    task = ReadTask(0, "text", "a", 0, 1, size=size)
+    (tmp_path / "a").touch()
+    task = ReadTask(0, "text", str(tmp_path / "a"), 0, 1, size=size)
     made = run._plan(DataConfig(sources=["a", "b@2"]), [task], tmp_path)
     assert made.buckets == buckets and made.described == "a, b" and made.preparation == run.PREPARATION
     content = json.loads((tmp_path / "plan.json").read_text())
