@@ -12,13 +12,7 @@ from augment.core.errors import CannotLoad
 from augment.core.pretrained import pickled_weights
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import (
-    discard,
-    fsync_folder,
-    library_errors,
-    rename_durably,
-    replace_durably,
-)
+from pretrain.common.files import discard, fsync_folder, library_errors, rename_durably, replace_durably
 from pretrain.common.run_folder import read_json_file
 
 

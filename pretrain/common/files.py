@@ -141,8 +141,9 @@ def copy_tree(source: Path, folder: Path) -> None:
 
 def let_read(folder: Path) -> None:
     """Give the weights in a folder of ours, which safetensors writes for their owner alone, its rights."""
+    rights = os.stat(folder).st_mode & 0o666
     for path in folder.rglob("*.safetensors"):
-        os.chmod(path, os.stat(folder).st_mode & 0o666)
+        os.chmod(path, rights)
 
 
 def _let_write(folder: Path) -> None:

@@ -199,7 +199,7 @@ def _stamps(tasks: list[ReadTask]) -> dict[str, tuple[int, str]]:
         with open(place, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             digest = hashlib.sha256(file.read(_LOOKED_AT))
-            file.seek(max(0, size - _LOOKED_AT))
+            file.seek(max(file.tell(), size - _LOOKED_AT))
             digest.update(file.read(_LOOKED_AT))
         stamps[place] = size, digest.hexdigest()
     return stamps

@@ -33,7 +33,7 @@ def sections(text: str, markup: str, title: str = "", name: str = "") -> list[Pa
     """
     read, marks = _READERS[markup]
     lines = list(read(text))
-    if name and not (_front_title(text) or any(level == 1 and line for level, line in lines)):
+    if name and not (_front_title(_FRONT.match(text)) or any(level == 1 and line for level, line in lines)):
         title = name
     path = [title] if title else []
     found: list[tuple[str, list[str]]] = [(title, [])]
@@ -86,18 +86,17 @@ _SIGNS = re.compile(  # a box to tick, a note
 def _markdown(text: str) -> Iterator[Line]:
     """Yield the lines of a page as CommonMark renders it, its front matter's title if it has no other."""
     text = text.expandtabs(4) + "\n"
-    title, front = _front_title(text), _FRONT.match(text)
+    front = _FRONT.match(text)
     text, notes = text[front.end() :] if front else text, 1
     while notes:  # and those in notes
         text, notes = _INDENTED.subn(_outdented, text)
-    head = f"<title>{escape(title)}</title>" if title else ""
+    head = f"<title>{escape(title)}</title>" if (title := _front_title(front)) else ""
     page = _RENDERER.render(_MARKS.sub(_unmarked, _FENCES.sub("", text)))
     return _html(head + _SIGNS.sub(r"\1\2", page))
 
 
-def _front_title(text: str) -> str:
-    """Return the title that a page's front matter gives it; "": none."""
-    front = _FRONT.match(text)
+def _front_title(front: re.Match[str] | None) -> str:
+    """Return the title that a page's front matter gives it, found by `_FRONT`; "": none."""
     title = front and _FRONT_TITLE.search(front[2])
     return title[1] if title else ""
 

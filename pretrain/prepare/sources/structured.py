@@ -1,7 +1,7 @@
 """Read the documents of a source with the structure that their files give them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -105,22 +105,9 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
         return None
     good = (row for _, row in _rows(task, source, None) if not isinstance(row, BrokenRow))
     rows = list(islice(good, _SAMPLE))
-    if "positive_key" in named:
-        pair = source.text_key, source.positive_key
-        if pair[0] == pair[1]:
-            raise UserError(f"source {task.place}: text_key and positive_key both name {pair[0]!r}")
-        missing = list(pair)
-        for row in chain(rows, good if task.kind == "jsonl" else ()):  # of a table the header names all
-            # what is empty here may have a text further down
-            empty = [name for name in missing if row.get(name, 0) in (None, "", [])]
-            missing = [name for name in missing if name not in empty and not _texts(row.get(name))]
-            if not missing:
-                break
-        if missing and rows:
-            there = shortened(", ".join(dict.fromkeys(name for row in rows for name in row)))
-            what = f"has no text in the column {missing[0]!r} of any row"
-            raise UserError(f"source {task.place} {what}; it has {there}.")
-        return pair
+    if "positive_key" in named:  # of a table the header names all columns; else they may begin further down
+        _require_columns(task, source, rows, good if task.kind == "jsonl" else ())
+        return source.text_key, source.positive_key
     names = [
         name
         for name in dict.fromkeys(name for row in rows for name in row)
@@ -135,8 +122,28 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
             for second in seconds:
                 if second in names:
                     return first, second
-    if task.kind == "jsonl" or source.text_key in names:
-        return None
+    return None if task.kind == "jsonl" or source.text_key in names else _columns_of_texts(rows, names)
+
+
+def _require_columns(task: ReadTask, source: Source, rows: list[dict], further: Iterable[dict]) -> None:
+    """Raise UserError unless the two columns that a source names have texts in its rows, or may have them."""
+    missing = [source.text_key, source.positive_key]
+    if source.text_key == source.positive_key:
+        raise UserError(f"source {task.place}: text_key and positive_key both name {source.text_key!r}")
+    for row in chain(rows, further):
+        # what is empty here may have a text further down
+        empty = [name for name in missing if row.get(name, 0) in (None, "", [])]
+        missing = [name for name in missing if name not in empty and not _texts(row.get(name))]
+        if not missing:
+            break
+    if missing and rows:
+        there = shortened(", ".join(dict.fromkeys(name for row in rows for name in row)))
+        what = f"has no text in the column {missing[0]!r} of any row"
+        raise UserError(f"source {task.place} {what}; it has {there}.")
+
+
+def _columns_of_texts(rows: list[dict], names: list[str]) -> Columns | None:
+    """Return the first two columns of texts, of which the second holds answers; None: there are none."""
     texts = {name: [text for row in rows for text in _texts(row.get(name))[:1]] for name in names}
     texts = {name: of for name, of in texts.items() if len(of) >= max(1, _DIFFERENT * len(rows))}
     texts = {name: of for name, of in texts.items() if fmean(map(bool, map(_NO_WORDS.fullmatch, of))) < 0.5}
