@@ -7,10 +7,12 @@ A stage is a pipeline of steps that runs once for each task, in processes of thi
 import contextlib
 import copy
 import itertools
-import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import resource
+import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +31,6 @@ from augment.core.errors import AugmentationError
 from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
-from pretrain.common.processes import die_with
 from pretrain.data.manifest import MANIFEST, read_manifest
 from pretrain.data.shard_writer import naming_full_disk, write_manifest
 
@@ -184,7 +185,8 @@ def _run_job(job: Job, finished: Path, workers: int, advance: Advance) -> int:
     context.set_forkserver_preload(["pretrain.prepare.stages.build", "webdataset"])
     with ProcessPoolExecutor(min(workers, len(ranks)), context, _start_worker) as pool:
         try:
-            tasks = {pool.submit(_run_task, job, finished, rank): rank for rank in ranks}
+            with _delayed_signals():
+                tasks = {pool.submit(_run_task, job, finished, rank): rank for rank in ranks}
             for task in as_completed(tasks):
                 largest = max(largest, task.result())
                 advance(job, job.sizes[tasks[task]])
@@ -200,9 +202,36 @@ def _run_job(job: Job, finished: Path, workers: int, advance: Advance) -> int:
             raise
 
 
+@contextlib.contextmanager
+def _delayed_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM come at the end of the block, and block them in the processes it starts: these
+    would print a traceback while they import, or when they find this one gone."""
+    numbers, came = (signal.SIGINT, signal.SIGTERM), list[int]()
+    multiprocessing.resource_tracker.ensure_running()  # its start would unblock them
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    # other threads have no such mask, and Python lets the main thread handle what they receive
+    handlers = [signal.signal(number, lambda number, _: came.append(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in zip(numbers, handlers):
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)
+
+
 def _start_worker() -> None:
     logger.disable("datatrove")
-    die_with(os.getppid())  # the server ends with the preparation; a worker alone would wait forever
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the preparation has ended: the server that forked it lives as long as it does."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run_task(job: Job, finished: Path, rank: int) -> int:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -100,28 +101,34 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatc
 
 
 @pytest.mark.full
-def test_sigterm_ends_its_workers_too(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "done", "status"), [(signal.SIGTERM, 2, 143), (signal.SIGKILL, 2, -9), (signal.SIGINT, 0, 130)]
+)
+def test_its_workers_end_with_it_and_print_nothing(tmp_path, number, done, status, capfd):
+    """SIGKILL reaches the preparation alone, as when memory runs out; SIGINT all processes, as
+    from a terminal, while the one that forks workers imports."""
     corpus, out = tmp_path / "corpus.txt", tmp_path / "out"
     make_corpus(corpus, documents=3000, seed=5)
-    process = _start(
-        [
-            "--source",
-            str(corpus),
-            "--vocabulary",
-            "320",
-            "--progress",
-            "false",
-            "--workers",
-            "2",
-            "--out",
-            str(out),
-        ]
-    )
-    while process.poll() is None and len(paths_in(out, COMPLETED)) < 2:
+    flags = ["--vocabulary", "320", "--progress", "false", "--workers", "2"]
+    process = _start(["--source", str(corpus), *flags, "--out", str(out)])
+    while process.poll() is None and not (
+        len(paths_in(out, COMPLETED)) >= done
+        and any(
+            "forkserver" in " ".join(one.cmdline()) and sum(one.cpu_times()[:2]) > 0.2
+            for one in _processes(process.pid)
+        )
+    ):
         time.sleep(0.005)
-    process.terminate()
-    assert process.wait() == 128 + signal.SIGTERM
-    wait_for(lambda: not [one for one in psutil.pids() if _session(one) == process.pid], [], timeout=30)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    assert process.wait() == status
+    wait_for(lambda: not _processes(process.pid), [], timeout=30)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def _processes(session: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return [psutil.Process(one) for one in psutil.pids() if _session(one) == session]
+    return _processes(session)
 
 
 def _session(process: int) -> int | None:
