@@ -17,6 +17,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +30,8 @@ from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import make_folder, remove_if_empty, replace_durably, to_json
+from pretrain.common.folder_lock import folder_lock
 from pretrain.common.processes import take_hangup_for_interrupt
 from pretrain.common.run_folder import export_of, is_complete
 from pretrain.config import recipe as recipes
@@ -83,23 +86,36 @@ def main(
     if out.is_dir() and any(out.glob("[!.]*")) and not any((out / name).exists() for name in ours):
         raise UserError(f"{out} holds something else; choose another --out")
     eval_data = eval_data or os.environ.get("CLEAR_DATA", "")
-    try:
-        _step(1, f"hold a test out of {text}")
-        judge = _judge(init, out, settings.data.prepare, settings.model.pooling, eval_data)
-        print("\n".join(judge.table(judge.rows())), flush=True)
-        _step(2, f"prepare the rest with the tokenizer of {init}")
-        rest = {"sources": training_sources(settings.data.prepare.sources, out / JUDGE)}
-        _require_a_batch(rest["sources"], settings)
-        data = prepare(out=out / "data", **(settings.data.prepare.model_dump(exclude_unset=True) | rest))
-        if not is_complete(out, settings.train.steps):
-            _step(3, f"train {init} on it")
-            train(config, data=data, run=out, resume="auto", **(overrides | start))
-    except KeyboardInterrupt:
-        print(f"\n{out} is stopped. The same command continues", file=sys.stderr)
-        return 130
-    _step(4, "judge")
-    _report(judge, init, text, out, eval_data)
+    with _alone_in(out):
+        try:
+            _step(1, f"hold a test out of {text}")
+            judge = _judge(init, out, settings.data.prepare, settings.model.pooling, eval_data)
+            print("\n".join(judge.table(judge.rows())), flush=True)
+            _step(2, f"prepare the rest with the tokenizer of {init}")
+            rest = {"sources": training_sources(settings.data.prepare.sources, out / JUDGE)}
+            _require_a_batch(rest["sources"], settings)
+            prepared = settings.data.prepare.model_dump(exclude_unset=True) | rest
+            data = prepare(out=out / "data", **prepared)
+            if not is_complete(out, settings.train.steps):
+                _step(3, f"train {init} on it")
+                train(config, data=data, run=out, resume="auto", **(overrides | start))
+        except KeyboardInterrupt:
+            print(f"\n{out} is stopped. The same command continues", file=sys.stderr)
+            return 130
+        _step(4, "judge")
+        _report(judge, init, text, out, eval_data)
     return 0
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Let no other call adapt into a folder at once; of a new folder whose call is refused nothing stays."""
+    make_folder(out)
+    try:
+        with folder_lock(out, part=JUDGE):
+            yield
+    finally:
+        remove_if_empty(out)
 
 
 def _require_a_batch(sources: list[dict], settings: Config) -> None:

@@ -32,6 +32,7 @@ from pretrain.commands import adapt as adapt_module
 from pretrain.commands.adapt import _require_a_batch, check_start, main
 from pretrain.common.errors import UserError
 from pretrain.common.files import sha256_of
+from pretrain.common.folder_lock import folder_lock
 from pretrain.config.recipe import load_config
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.export.sums import WEIGHTS
@@ -143,6 +144,11 @@ def test_what_is_held_out_is_neither_prepared_nor_trained_on(given, tmp_path, ca
     monkeypatch.setattr(adapt_module, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     assert command() == 130 and "report" not in given
     assert f"{out} is stopped. The same command continues" in capsys.readouterr().err
+    # two at once would make the same files: the second one is refused
+    given.clear()
+    with folder_lock(out, part="judge"), pytest.raises(UserError, match="is being written by process"):
+        command()
+    assert not given
     # a folder of something else stays as it is
     (out / "config.yaml").rename(out / "mine.yaml")
     with pytest.raises(UserError, match="holds something else; choose another --out"):
