@@ -303,6 +303,7 @@ def run(
         code = error.exit_status if isinstance(error, UserError) else 2
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
+        exec("")  # after one in a text that is executed, as of data classes, `python -m` ends by SIGINT
         code = 130
     except Exception as error:
         code = 1

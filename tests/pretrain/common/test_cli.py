@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -248,6 +250,17 @@ def test_interrupting_is_said(call):
 
     code, _, error = call(function=stopped)
     assert code == 130 and "interrupted" in error
+
+
+def test_the_status_of_an_interrupt_does_not_depend_on_where_it_comes(tmp_path):
+    """Imports make data classes, whose methods are texts that Python executes."""
+    code = (
+        "def main():\n    exec('raise KeyboardInterrupt')\nimport pretrain.common.cli as cli\ncli.run(main)\n"
+    )
+    (tmp_path / "stopped.py").write_text(code)
+    path = f"{Path(__file__).resolve().parents[3]}:{tmp_path}"
+    done = subprocess.run([sys.executable, "-m", "stopped"], env=os.environ | {"PYTHONPATH": path})
+    assert done.returncode == 130
 
 
 @pytest.mark.parametrize(
