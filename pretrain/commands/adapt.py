@@ -32,7 +32,7 @@ from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, remove_if_empty, replace_durably, to_json
 from pretrain.common.folder_lock import folder_lock
-from pretrain.common.processes import take_hangup_for_interrupt
+from pretrain.common.processes import take_ends_for_interrupt
 from pretrain.common.run_folder import export_of, is_complete
 from pretrain.config import recipe as recipes
 from pretrain.config.data import DataConfig
@@ -221,5 +221,5 @@ def _step(number: int, text: str) -> None:
 
 if __name__ == "__main__":
     print_whoever_reads()
-    take_hangup_for_interrupt()
+    take_ends_for_interrupt()
     cli.run(main, keys=lambda: [flag for flag in recipes.flags() if flag[0] not in _OURS])

@@ -112,15 +112,19 @@ def run_and_stream(module: str, arguments: Sequence[str]) -> tuple[int, str]:
     return process.returncode, _first_error(last_lines)
 
 
-def take_hangup_for_interrupt() -> None:
-    """Take the end of the terminal for Ctrl-C, once: shells repeat it. Under nohup it says nothing."""
+def take_ends_for_interrupt() -> None:
+    """Take SIGTERM and the end of the terminal for Ctrl-C, each once: shells repeat the second.
+
+    Under nohup the second says nothing.
+    """
 
     def interrupt(number: int, frame: Any) -> None:
         signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, interrupt)
+    for end in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(end) != signal.SIG_IGN:
+            signal.signal(end, interrupt)
 
 
 def start_logged(

@@ -19,7 +19,7 @@ from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.folder_lock import folder_lock
-from pretrain.common.processes import take_hangup_for_interrupt
+from pretrain.common.processes import take_ends_for_interrupt
 from pretrain.common.run_folder import require_run
 
 
@@ -110,5 +110,5 @@ def check(
 
 if __name__ == "__main__":
     print_whoever_reads()
-    take_hangup_for_interrupt()
+    take_ends_for_interrupt()
     cli.run(start=start, submit=submit, check=check)

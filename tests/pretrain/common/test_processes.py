@@ -68,8 +68,8 @@ def test_an_interrupt_reaches_the_process_that_is_streamed(tmp_path, monkeypatch
     assert said == ["ready\n", "stopped\n"]
 
 
-def test_the_end_of_the_terminal_lets_the_process_that_is_streamed_save(tmp_path):
-    """A shell sends it after the kernel has; under nohup neither says anything."""
+def test_sigterm_and_the_end_of_the_terminal_let_the_process_that_is_streamed_save(tmp_path):
+    """A shell sends the second after the kernel has; under nohup neither of them says anything."""
     (tmp_path / "saving.py").write_text(
         "import time\ntry:\n    print('ready')\n    for _ in range(6000):\n        time.sleep(0.01)\n"
         "except KeyboardInterrupt:\n    print('saving')\n    time.sleep(0.2)\n    open('saved', 'w')\n"
@@ -77,17 +77,21 @@ def test_the_end_of_the_terminal_lets_the_process_that_is_streamed_save(tmp_path
     code = (
         "from pretrain.common import processes as p\n"
         "from pretrain.common.error_output import print_whoever_reads\n"
-        "print_whoever_reads(); p.take_hangup_for_interrupt(); p.run_and_stream('saving', [])"
+        "print_whoever_reads(); p.take_ends_for_interrupt(); p.run_and_stream('saving', [])"
     )
-    for before in ("trap '' HUP;", ""):
+    for before, first, second in (
+        ("trap '' HUP;", signal.SIGHUP, signal.SIGINT),
+        ("", signal.SIGHUP, signal.SIGHUP),
+        ("", signal.SIGTERM, signal.SIGTERM),
+    ):
         words = ["sh", "-c", f'{before} exec "$@"', "sh", sys.executable, "-c", code]
         environment = no_rank() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
         with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
             assert process.stdout.readline() == b"ready\n"
             process.stdout.close()
-            process.send_signal(signal.SIGHUP)
+            process.send_signal(first)
             time.sleep(0.05)
-            process.send_signal(signal.SIGINT if before else signal.SIGHUP)
+            process.send_signal(second)
         assert process.returncode == -signal.SIGINT and (tmp_path / "saved").exists()
         (tmp_path / "saved").unlink()
 
