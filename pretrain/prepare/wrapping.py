@@ -48,7 +48,7 @@ def margin(text: str) -> int:
     width = lengths[len(lengths) * 97 // 100]  # a few lines stand out: addresses, tables
     if width not in _MARGINS:
         return 0
-    full = near = ended = capitals = words = letters = characters = marks = 0
+    full = near = ended = capitals = words = nouns = letters = characters = marks = 0
     for line, following in pairs:
         first = following.split(None, 1)[0]
         room = width - len(line) - 1 - len(first)
@@ -56,12 +56,15 @@ def margin(text: str) -> int:
         near += room < width // 6
         ended += bool(_ENDS.search(line))
         capitals += first[0].isupper() and not first.isupper()
+        nouns += sum(word[0].isupper() and not word.isupper() for word in line.split()[1:])
         words += line.strip().count(" ") + 1
         letters += sum(map(str.isalpha, line))
         marks += len(_INNER_MARKS.findall(line))
         characters += len(line) - line.count(" ")
     count = len(pairs)
     is_prose = letters >= 0.7 * characters and words >= 5 * count and marks >= 0.25 * count
+    # In German, words begin with capitals inside lines, too, and long ones, mostly nouns, begin more lines.
+    capitals -= min(0.2 * count, 2 * count * max(0, nouns / max(1, words - count) - 0.2))
     at_margin = full >= 0.6 * count and ended <= 0.3 * count and capitals <= 0.4 * count
     in_paragraphs = sum(len(block) > 1 for block in blocks) >= max(3, count // 40)  # else a list
     by_hand = near >= 0.65 * count and ended <= 0.2 * count and capitals <= 0.3 * count and in_paragraphs

@@ -25,6 +25,23 @@ PARAGRAPHS = [
     "Then a letter came. It said that the lamp was to be lit by a clock from the spring onwards; the house "
     "could be bought, if anyone should want it, for the price of the land on which it stood.",
 ]
+GERMAN = [
+    "Der Erfinder hat das Recht auf das Patent. Haben mehrere gemeinsam eine Erfindung gemacht, so steht ihnen "
+    "das Recht auf das Patent gemeinschaftlich zu. Damit die Prüfung der Patentanmeldung durch die "
+    "Feststellung des Erfinders nicht verzögert wird, gilt im Verfahren vor dem Patentamt der Anmelder als "
+    "berechtigt, die Erteilung des Patents zu verlangen.",
+    "Die Vorrichtung umfasst ein Gehäuse mit einer Öffnung, durch die eine Welle geführt ist, sowie eine "
+    "Dichtung aus Gummi, die zwischen Welle und Gehäuse angeordnet ist. Hierdurch wird der Austritt von Öl "
+    "aus dem Gehäuse auch bei hohen Drehzahlen und Temperaturen sicher vermieden, ohne dass Bauteile wie "
+    "Schrauben, Klammern oder Ringe benötigt werden.",
+    "Gegen die Beschlüsse der Prüfungsstellen und Patentabteilungen findet die Beschwerde statt. Die "
+    "Beschwerde ist innerhalb eines Monats nach Zustellung beim Patentamt einzulegen.",
+]
+GERMAN_POEM = "\n".join(
+    f"Und {line} der {noun} am Ufer, im letzten Licht des Tages"
+    for line in ("sinkt", "steigt", "schweigt", "eilt")
+    for noun in ("Wald", "Strom", "Mond", "Wind")
+)
 POEM = "\n".join(
     f"And {line} the {noun} along the darkening shore"
     for line in ("so", "thus", "now", "then")
@@ -34,10 +51,11 @@ POEM = "\n".join(
 
 @pytest.mark.parametrize("width", [50, 66, 72, 79, 100])
 @pytest.mark.parametrize("indent", ["", "  "])
-def test_wrapped_paragraphs_come_back_whole(width, indent):
-    text = "\n\n".join(textwrap.fill(p, width, initial_indent=indent) for p in PARAGRAPHS)
+@pytest.mark.parametrize("paragraphs", [PARAGRAPHS, GERMAN], ids=["English", "German"])
+def test_wrapped_paragraphs_come_back_whole(width, indent, paragraphs):
+    text = "\n\n".join(textwrap.fill(p, width, initial_indent=indent) for p in paragraphs)
     assert width - 8 <= margin(text) <= width
-    assert [clean(p) for p in unwrap(text, margin(text)).split("\n\n")] == PARAGRAPHS
+    assert [clean(p) for p in unwrap(text, margin(text)).split("\n\n")] == paragraphs
 
 
 def test_paragraphs_wrapped_by_hand_come_back_whole():
@@ -61,6 +79,8 @@ def test_paragraphs_wrapped_by_hand_come_back_whole():
         "\n".join(sentence for p in PARAGRAPHS for sentence in p.split(". ")),
         POEM,
         POEM.lower(),
+        GERMAN_POEM,
+        "\n".join(sentence for p in GERMAN * 2 for sentence in p.split(". ")),
         "\n".join(  # a list of texts, in lower case and without end marks, of much the same length
             f"a {'very ' * (i % 4)}large picture of a house, number {i} of many by the sea" for i in range(60)
         ),
