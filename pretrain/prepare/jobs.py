@@ -130,21 +130,23 @@ def show_progress(jobs: Sequence[Job], enabled: bool = True) -> Iterator[Advance
     """Show a progress bar for each stage, or print a line every half minute if there is no terminal."""
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())  # whatever FORCE_COLOR says
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())
-    printed = time.monotonic()
+    printed = before = time.monotonic()
+    begun: dict[str, float] = {}  # stage -> when the one before it ended
     with Progress(*columns, console=console, disable=not enabled) as progress:
         bars = {
             job.name: progress.add_task(job.title, total=max(1, sum(job.sizes)), start=False) for job in jobs
         }
 
         def advance(job: Job, size: int) -> None:
-            nonlocal printed
+            nonlocal printed, before
+            now = time.monotonic()
+            taken, before = now - begun.setdefault(job.name, before), now
             progress.start_task(bars[job.name])
             progress.advance(bars[job.name], size)
-            if enabled and not console.is_terminal and time.monotonic() - printed >= _LINE_SECONDS:
-                printed, task = time.monotonic(), progress.tasks[bars[job.name]]
-                taken = timedelta(seconds=round(task.elapsed or 0))
-                left = timedelta(seconds=task.time_remaining or 0)
-                line = f"{job.title}: {task.percentage:.0f}%, {taken}, {left} left"
+            if enabled and not console.is_terminal and now - printed >= _LINE_SECONDS:
+                printed, done = now, progress.tasks[bars[job.name]].percentage or 1
+                left = timedelta(seconds=round(taken * (100 / done - 1)))
+                line = f"{job.title}: {done:.0f}%, {timedelta(seconds=round(taken))}, {left} left"
                 print(line, file=sys.stderr, flush=True)
 
         yield advance

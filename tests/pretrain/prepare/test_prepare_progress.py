@@ -1,6 +1,8 @@
 """What a preparation says while it runs, and in errors about what to set."""
 
 import json
+from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,9 +18,10 @@ def test_a_log_file_gets_lines_of_progress(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks and CI do
     stages = [Job("read", "read, clean, split", [60, 40], []), Job("build", "write shards", [1], [])]
     with show_progress(stages) as advance:
+        monkeypatch.setattr("pretrain.prepare.jobs.time", SimpleNamespace(monotonic=lambda: monotonic() + 60))
         advance(stages[0], 60)
         printed = capsys.readouterr().err
-    assert "read, clean, split: 60%, 0:0" in printed
+    assert "read, clean, split: 60%, 0:01:00, 0:00:40 left\n" in printed
     assert "write shards:" not in printed and "\x1b" not in printed
 
 
