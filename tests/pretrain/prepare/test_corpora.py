@@ -243,13 +243,22 @@ def test_misfits_are_named(tmp_path, name, content, message):
         plan_tasks([Source(source=str(tmp_path / name))])
 
 
-def test_subtitles_become_running_text_by_the_command_in_their_error(tmp_path):
-    file = tmp_path / "a talk.srt"
-    file.write_bytes(
-        "1\r\n00:00:01,000 --> 00:00:02,000\r\nÇa va,\r\n\r\n2\r\n0 --> 1\r\nso 2 of us.\r\n".encode("cp1252")
-    )
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a talk.srt", "1\n00:00:01,000 --> 00:00:02,000\nÇa va,\n\n2\n0 --> 1\nso 2 of us.\n"),
+        (
+            "a talk.vtt",
+            "WEBVTT\nKind: captions\n\nNOTE of whom\nand when\n\n1\n00:01.000 --> 00:02.000 align:start\n"
+            "<v Émile>Ça va,</v>\n\n0:02.000 --> 0:03.000\nso <i>2</i> of us.\n",
+        ),
+    ],
+)
+def test_subtitles_become_running_text_by_the_command_in_their_error(tmp_path, name, content):
+    file = tmp_path / name
+    file.write_bytes(content.replace("\n", "\r\n").encode("cp1252"))
     for place in (file, tmp_path):
-        with pytest.raises(UserError, match=r"files of \.srt are not read; make text of it: ") as error:
+        with pytest.raises(UserError, match=r"files of \.(srt|vtt) are not read; make text of it: ") as error:
             plan_tasks([Source(source=str(place))])
     subprocess.run(str(error.value).split("make text of it: ")[1], shell=True, check=True)
     assert file.with_suffix(".txt").read_text(encoding="cp1252") == "Ça va, so 2 of us. "
