@@ -29,7 +29,7 @@ from pretrain.prepare.sources.readers import (
     read_head,
     require_utf8,
 )
-from pretrain.prepare.sources.structured import columns_of
+from pretrain.prepare.sources.structured import columns_of, note_tags
 from pretrain.prepare.wrapping import margin
 
 # beside prepared data: the config that a training gave to the preparation that it started
@@ -66,12 +66,15 @@ def plan_tasks(
     """
     tasks: list[ReadTask] = []
     for number, source in enumerate(sources):
-        longest = int(source.line_megabytes * 1e6)
-        of_source = _plan_source(number, source, records, structure, whole)
+        planned = _plan_source(number, source, records, structure, whole)
+        of_source = [replace(task, longest=int(source.line_megabytes * 1e6)) for task in planned]
         if structure:
             columns = {task.place: columns_of(task, source, whole) for task in of_source if not task.stripe}
             of_source = [replace(task, columns=columns[task.place]) for task in of_source]
-        tasks += [replace(task, longest=longest) for task in of_source]
+        for first in {task.kind: task for task in reversed(of_source)}.values():
+            if source.markup == "none" and first.kind in ("jsonl", "csv", "tsv", "parquet"):
+                note_tags(first, source, () if records else first.columns or (source.text_key,))
+        tasks += of_source
     if records and any(task.kind == "embedded" for task in tasks):
         raise UserError("source embedded holds no records: unit record reads files and datasets.")
     widths = {task.place: task.width for task in tasks if task.kind == "text"}
@@ -266,6 +269,8 @@ def _plan_file(number: int, source: Source, file: Path, records: bool, structure
         return _striped(number, kind, str(file), size, limit=groups)
     if kind in MARKUP.values():
         return _striped(number, kind, str(file), size, limit=1)
+    if kind == "text" and source.markup != "none":
+        raise UserError(f"source {file}: `markup` is of rows with fields; name HTML {file.stem}.html instead")
     require_utf8(file)
     if kind == "jsonl" and is_array(file):
         limit = 1 if source.layout == "passages" else MAX_STRIPES

@@ -24,7 +24,7 @@ from pretrain.config.data import Source
 from pretrain.data.batch import NEGATIVE, column_of
 from pretrain.prepare.sources import readers
 from pretrain.prepare.sources.readers import ReadTask
-from pretrain.prepare.sources.rows import BrokenRow, about_first_line, is_unicode, json_rows, table_rows
+from pretrain.prepare.sources.rows import BrokenRow, about_first_line, is_unicode, rows_of
 
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL, SCORE = "label", "score"
@@ -169,8 +169,7 @@ def _rows_of_fields(task: ReadTask, source: Source) -> Iterator[tuple[int, dict[
         known[tuple(found)] = found
         return list(found)
 
-    rows = json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose)
-    for position, row in rows:
+    for position, row in rows_of(task, source, choose):
         if isinstance(row, BrokenRow):
             raise _fault(task, position, row.why)
         fields = tuple(row)

@@ -21,6 +21,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
 from pretrain.prepare.sources.readers import ReadTask, where
+from pretrain.prepare.sources.structure import Document
 from pretrain.prepare.wrapping import margin, unwrap, words_of
 
 _BATCH = 256
@@ -139,6 +140,23 @@ def table_rows(task: ReadTask, source: Source, choose: Choose) -> Iterator[tuple
         texts = () if isinstance(row, BrokenRow) else row.values()
         if any(isinstance(text, str) and len(text) > task.longest for text in texts):
             raise readers.too_long(task, position)
+        yield position, row
+
+
+def rows_of(
+    task: ReadTask, source: Source, choose: Choose = lambda names: names
+) -> Iterator[tuple[int, Row | BrokenRow]]:
+    """Yield (position, fields) of rows, texts without the source's markup; of a table the columns chosen."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(one) for one in value]
+        is_marked = isinstance(value, str) and ("<" in value or "&" in value)
+        return Document.marked(value, source.markup).text if is_marked else value
+
+    for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
+        if source.markup != "none" and not isinstance(row, BrokenRow):
+            row = {name: plain(value) for name, value in row.items()}
         yield position, row
 
 
@@ -368,7 +386,7 @@ def _field_texts(task: ReadTask, source: Source, faults: RowFaults) -> Iterator[
     first = ""  # the fault that the task begins with
     broken = 0
     good = False
-    for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
+    for position, row in rows_of(task, source, choose):
         text = None if isinstance(row, BrokenRow) else row.get(key)
         remedy = "Is the file whole, of the format that its name says (or `format:`), and UTF-8?"
         if isinstance(row, BrokenRow):

@@ -1,6 +1,7 @@
 """Read the documents of a source with the structure that their files give them."""
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
@@ -13,7 +14,7 @@ from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
 from pretrain.prepare.sources.markup import HTML, MARKDOWN, MARKUP, WIKITEXT
 from pretrain.prepare.sources.readers import COMPRESSIONS, ReadTask, naming_damage, open_file, too_long
-from pretrain.prepare.sources.rows import BrokenRow, RowFaults, as_unicode, documents, json_rows, table_rows
+from pretrain.prepare.sources.rows import BrokenRow, RowFaults, as_unicode, documents, rows_of
 from pretrain.prepare.sources.structure import Document
 
 COLUMNS = {
@@ -33,6 +34,7 @@ _ANSWER_CHARACTERS, _DIFFERENT = 20, 0.5  # of an answer, in the mean; the share
 _LABELS = 10  # a short text that is repeated is one if there are fewer
 # a code, number or address
 _NO_WORDS = re.compile(r"(?=\D*\d)(?![A-Za-z]*[a-z]\d+\Z)[!-~]*|[\d\W_]*|[^\s@]+@\S+|(?:\w+://|www\.)\S*")
+_TAG = re.compile(r"(?i)</(?:[abip]|div|em|h[1-6]|li|span|strong|td)>|<br ?/?>")
 _NO_TITLE = re.compile(r"(?i)(?:\W|[\d_]|\b(?:copy|kopie|of|ohne|titel|unbenannt|untitled|von)\b)*")
 _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
 
@@ -60,7 +62,7 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
     if task.columns is None:
         yield from map(Document, documents(task, source, faults))
         return
-    for position, row in _rows(task, source, task.columns):
+    for position, row in rows_of(task, source, lambda _, names=task.columns: names):
         if isinstance(row, BrokenRow):
             faults.add("broken_records", task, position, row.why)
             continue
@@ -103,7 +105,7 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     named = {"text_key", "positive_key"} & source.model_fields_set
     if task.kind not in ("jsonl", "csv", "tsv", "parquet") or named == {"text_key"}:
         return None
-    good = (row for _, row in _rows(task, source, None) if not isinstance(row, BrokenRow))
+    good = (row for _, row in rows_of(task, source) if not isinstance(row, BrokenRow))
     rows = list(islice(good, _SAMPLE))
     if "positive_key" in named:  # of a table the header names all columns; else they may begin further down
         _require_columns(task, source, rows, good if task.kind == "jsonl" else ())
@@ -123,6 +125,17 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
                 if second in names:
                     return first, second
     return None if task.kind == "jsonl" or source.text_key in names else _columns_of_texts(rows, names)
+
+
+def note_tags(task: ReadTask, source: Source, names: Iterable[str]) -> None:
+    """Say which of these columns of a file, or of all if none is named, have texts with HTML tags."""
+    rows: list[dict] = []
+    with suppress(UserError):  # who reads all of it says what is wrong
+        rows += (row for _, row in islice(rows_of(task, source), _SAMPLE) if not isinstance(row, BrokenRow))
+    for name in names or dict.fromkeys(chain(*rows)):
+        if 10 * sum(any(map(_TAG.search, _texts(row.get(name)))) for row in rows) > len(rows):
+            said = f"texts in {name!r} have HTML tags, which stay, unless the source has `markup: html`"
+            print(f"note: {task.place}: {said}", file=sys.stderr, flush=True)
 
 
 def _require_columns(task: ReadTask, source: Source, rows: list[dict], further: Iterable[dict]) -> None:
@@ -161,10 +174,3 @@ def _texts(value: object) -> list[str]:
     """Return the texts of a field, of a list all, that are not empty."""
     values = value if isinstance(value, list) else [value]
     return [text for text in values if text and isinstance(text, str)]
-
-
-def _rows(task: ReadTask, source: Source, columns: Columns | None) -> Iterator[tuple[int, dict | BrokenRow]]:
-    """Yield (position, row) of a file, rows with these columns at least; None: all of them."""
-    if task.kind == "jsonl":
-        return json_rows(task)
-    return table_rows(task, source, lambda names: names if columns is None else columns)

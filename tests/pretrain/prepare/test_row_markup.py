@@ -1,0 +1,69 @@
+"""HTML in the fields of rows is named, and read without its marks where the source says so."""
+
+import json
+
+import pytest
+from test_rows import as_csv, as_jsonl, as_parquet, put
+
+from pretrain.common.errors import UserError
+from pretrain.config.data import Source
+from pretrain.prepare.sources.planning import plan_tasks
+from pretrain.prepare.sources.records import records
+from pretrain.prepare.sources.rows import RowFaults, documents
+from pretrain.prepare.sources.structured import structured
+
+HTML = "<div><p>Die Pumpe f&ouml;rdert <b>&Ouml;l</b>.</p><nav>Start</nav><p>Sie ist dicht,\nwenn p < 3.</p></div>"
+PLAIN = "Die Pumpe fördert Öl.\nSie ist dicht, wenn p < 3."
+ROWS = [{"title": f"Pumpe {n} &amp; Ventil", "text": HTML} for n in range(12)]
+FIELDS = ("title", "text")
+
+
+@pytest.fixture(params=["a.jsonl", "a.json", "a.csv", "a.parquet"])
+def place(tmp_path, request):
+    write = {
+        "a.jsonl": lambda rows, _: as_jsonl(rows),
+        "a.json": lambda rows, _: json.dumps(rows),
+        "a.csv": as_csv,
+        "a.parquet": as_parquet,
+    }
+    return str(put(tmp_path / request.param, write[request.param](ROWS, FIELDS)))
+
+
+def test_texts_are_read_as_files_of_html_are(place, capsys):
+    source = Source(source=place, markup="html")
+    (task,) = plan_tasks([source])
+    assert set(documents(task, source, RowFaults())) == {PLAIN}
+    (task,) = plan_tasks([source], structure=True)
+    found = [(one.title, one.text) for one in structured(task, source, RowFaults())]
+    assert found == [(f"Pumpe {n} & Ventil", PLAIN) for n in range(12)]
+    pairs = Source(source=place, markup="html", text_key="title", positive_key="text")
+    (task,) = plan_tasks([pairs], records=True)
+    assert next(records(task, pairs)).texts[:2] == ("Pumpe 0 & Ventil", PLAIN.replace("\n", " "))
+    assert "HTML" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", [{}, {"structure": True}, {"records": True}])
+def test_tags_that_stay_are_named(place, capsys, how):
+    source = Source(source=place)
+    plan_tasks([source], **how)
+    said = f"note: {place}: texts in 'text' have HTML tags, which stay, unless the source has `markup: html`\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_column_that_is_not_read_and_a_few_tags_are_not_named(tmp_path, capsys):
+    rows = [{"text": "Ein <b>Wort</b>." if n == 7 else "Wenn a < b.", "page": HTML} for n in range(20)]
+    plan_tasks([Source(source=str(put(tmp_path / "a.jsonl", as_jsonl(rows))))])
+    assert capsys.readouterr().err == ""
+
+
+def test_a_text_file_has_no_fields(tmp_path):
+    source = Source(source=str(put(tmp_path / "a.txt", HTML)), markup="html")
+    with pytest.raises(UserError, match=r"`markup` is of rows with fields; name HTML a\.html instead"):
+        plan_tasks([source])
+
+
+def test_a_long_row_that_the_source_allows_is_read_for_its_columns(tmp_path):
+    rows = [{"title": "Ein Titel", "text": "Wort " * 2_000_000}]
+    place = str(put(tmp_path / "a.jsonl", as_jsonl(rows)))
+    (task,) = plan_tasks([Source(source=place, line_megabytes=20)], structure=True)
+    assert task.columns == FIELDS
