@@ -53,7 +53,7 @@ class Source(Section):
     """join the lines of a paragraph, which blank lines end. auto: if the text is hard-wrapped, as e-mails
     and Gutenberg's books are. (Unit record takes lines as they are)"""
     markup: Literal["none", "html"] = "none"
-    """html: the texts of rows are HTML, read without marks, code, tables and navigation as files of HTML are"""
+    """html: the texts of rows are HTML, and read as files of HTML are, without code, tables and navigation"""
     line_megabytes: float = Field(8, gt=0)
     """longest line of a file, and longest text of a row, in MB; a longer one is refused"""
     text_key: str = "text"

@@ -64,10 +64,10 @@ def margin(text: str) -> int:
     count = len(pairs)
     is_prose = letters >= 0.7 * characters and words >= 5 * count and marks >= 0.25 * count
     # In German, words begin with capitals inside lines, too, and long ones, mostly nouns, begin more lines.
-    capitals -= min(0.2 * count, 2 * count * max(0, nouns / max(1, words - count) - 0.2))
-    at_margin = full >= 0.6 * count and ended <= 0.3 * count and capitals <= 0.4 * count
+    surplus = capitals - min(0.2 * count, 2 * count * max(0, nouns / max(1, words - count) - 0.2))
+    at_margin = full >= 0.6 * count and ended <= 0.3 * count and surplus <= 0.4 * count
     in_paragraphs = sum(len(block) > 1 for block in blocks) >= max(3, count // 40)  # else a list
-    by_hand = near >= 0.65 * count and ended <= 0.2 * count and capitals <= 0.3 * count and in_paragraphs
+    by_hand = near >= 0.65 * count and ended <= 0.2 * count and surplus <= 0.3 * count and in_paragraphs
     return width if is_prose and (at_margin or by_hand) else 0
 
 

@@ -45,8 +45,8 @@ _REMEDIES = {
     ".docx .epub .ipynb .odt .org .rtf .tex": "make text of it: pandoc -t plain {file} -o {text}",
     ".pdf": "make text of it: pdftotext {file} {text}",
     ".srt": r"make text of it: grep -av -e '-->' -e '^[0-9]*\s*$' {file} | tr -s '\r\n' ' ' >{text}",
-    ".vtt": r"make text of it: LC_ALL=C sed '1,/^\s*$/d; /^NOTE/,/^\s*$/d; /-->/d; /^[0-9]*\s*$/d; s/<[^>]*>//g' "
-    r"{file} | tr -s '\r\n' ' ' >{text}",
+    ".vtt": r"make text of it: LC_ALL=C sed '1,/^\s*$/d; /^NOTE/,/^\s*$/d; /-->/d; /^[0-9]*\s*$/d; "
+    r"s/<[^>]*>//g' {file} | tr -s '\r\n' ' ' >{text}",
     ".eml .mbox": 'write a row for each message into a .jsonl file: {{"title": SUBJECT, "text": BODY}}',
     ".7z .rar .tar .tgz .zip": "unpack it, and name its files",
     ".ods .xls .xlsx": "save it as CSV, in UTF-8",

@@ -59,14 +59,14 @@ def structured(task: ReadTask, source: Source, faults: RowFaults, whole: bool = 
         names = {"title": name} if task.kind == WIKITEXT else {"name": name} if is_note else {}
         yield Document.marked(text.replace("\r\n", "\n"), task.kind, **names)
         return
-    if task.columns is None:
+    if (columns := task.columns) is None:
         yield from map(Document, documents(task, source, faults))
         return
-    for position, row in rows_of(task, source, lambda _, names=task.columns: names):
+    for position, row in rows_of(task, source, lambda _: columns):
         if isinstance(row, BrokenRow):
             faults.add("broken_records", task, position, row.why)
             continue
-        texts = [_texts(row.get(name)) for name in task.columns]
+        texts = [_texts(row.get(name)) for name in columns]
         if whole:
             yield Document("\n".join(as_unicode(text, task, position, faults) for of in texts for text in of))
             continue

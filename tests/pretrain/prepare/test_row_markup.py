@@ -12,7 +12,7 @@ from pretrain.prepare.sources.records import records
 from pretrain.prepare.sources.rows import RowFaults, documents
 from pretrain.prepare.sources.structured import structured
 
-HTML = "<div><p>Die Pumpe f&ouml;rdert <b>&Ouml;l</b>.</p><nav>Start</nav><p>Sie ist dicht,\nwenn p < 3.</p></div>"
+HTML = "<p>Die Pumpe f&ouml;rdert <b>&Ouml;l</b>.</p><nav>A</nav><p>Sie ist dicht,\nwenn p < 3.</p>"
 PLAIN = "Die Pumpe fördert Öl.\nSie ist dicht, wenn p < 3."
 ROWS = [{"title": f"Pumpe {n} &amp; Ventil", "text": HTML} for n in range(12)]
 FIELDS = ("title", "text")
@@ -46,7 +46,9 @@ def test_texts_are_read_as_files_of_html_are(place, capsys):
 def test_tags_that_stay_are_named(place, capsys, how):
     source = Source(source=place)
     plan_tasks([source], **how)
-    said = f"note: {place}: texts in 'text' have HTML tags, which stay, unless the source has `markup: html`\n"
+    said = (
+        f"note: {place}: texts in 'text' have HTML tags, which stay, unless the source has `markup: html`\n"
+    )
     assert capsys.readouterr().err == said
 
 

@@ -26,8 +26,8 @@ PARAGRAPHS = [
     "could be bought, if anyone should want it, for the price of the land on which it stood.",
 ]
 GERMAN = [
-    "Der Erfinder hat das Recht auf das Patent. Haben mehrere gemeinsam eine Erfindung gemacht, so steht ihnen "
-    "das Recht auf das Patent gemeinschaftlich zu. Damit die Prüfung der Patentanmeldung durch die "
+    "Der Erfinder hat das Recht auf das Patent. Haben mehrere gemeinsam eine Erfindung gemacht, so steht "
+    "ihnen das Recht auf das Patent gemeinschaftlich zu. Damit die Prüfung der Patentanmeldung durch die "
     "Feststellung des Erfinders nicht verzögert wird, gilt im Verfahren vor dem Patentamt der Anmelder als "
     "berechtigt, die Erteilung des Patents zu verlangen.",
     "Die Vorrichtung umfasst ein Gehäuse mit einer Öffnung, durch die eine Welle geführt ist, sowie eine "
