@@ -95,8 +95,7 @@ def trials(vectors: np.ndarray, data: LabelledTexts) -> list[dict[str, float]]:
 
 def score(model: EmbeddingModel, name: str, texts: LabelledTexts, evaluation: Evaluation) -> str:
     """Cluster a set; figures are means over the trials."""
-    vectors = model.encode(texts.filled)
-    each = trials(vectors, texts)
+    each = trials(model.encode(texts.filled), texts)
     mean = {metric: float(np.mean([one[metric] for one in each])) for metric in METRICS}
     std = {metric: sample_std([one[metric] for one in each]) for metric in METRICS}
     sizes = {"texts": len(texts.texts), "classes": texts.classes}

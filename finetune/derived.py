@@ -75,8 +75,7 @@ class TokenCounts:
             counts.texts += int((part.lengths > 0).sum())  # of a record's columns those that it has
             counts.occurrences += np.bincount(part.ids, minlength=size)
             owners = np.repeat(np.arange(len(part)), part.lengths)
-            once = np.unique(owners * size + part.ids) % size
-            counts.texts_with += np.bincount(once, minlength=size)
+            counts.texts_with += np.bincount(np.unique(owners * size + part.ids) % size, minlength=size)
         return counts
 
     def weights(self, kind: str) -> np.ndarray:
@@ -373,8 +372,7 @@ def _unscaled_vectors(
             f"--text {given} is prepared data of up to {reader.max_length} tokens without a prompt, and "
             f"{source.name} reads {runs.longest} behind the prompt {opened.prompt!r}: name its sources"
         )
-    rows = _stored_rows(reader, max_texts)
-    return embed_rows(runs.encoder, rows, [name])[name]
+    return embed_rows(runs.encoder, _stored_rows(reader, max_texts), [name])[name]
 
 
 def _stored_rows(reader: ShardReader, max_texts: int) -> list[np.ndarray]:

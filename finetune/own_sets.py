@@ -36,8 +36,7 @@ def add_figures(
 def score(model: EmbeddingModel, name: str, data: OwnSet, evaluation: Evaluation) -> str:
     """Score a set: a task, and of text and label one more, NAME/clusters."""
     evaluation.notes.append(f"{name}: {data.about}")
-    vectors = data.embed(model.encode, model.encode_query, model.encode_document)
-    return add_figures(data, vectors, evaluation)
+    return add_figures(data, data.embed(model.encode, model.encode_query, model.encode_document), evaluation)
 
 
 PROTOCOL = "cosine; logistic regression, two halves crossed; k-means, 10 restarts; exact search"

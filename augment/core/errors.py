@@ -43,10 +43,9 @@ def nearest_name(name: str, names: Iterable[str]) -> str | None:
     """
     plain = {_plain(one): one for one in names}
     typed = _plain(name)
-    for near in difflib.get_close_matches(typed, plain, 3, 0.65):
-        if _edits(typed, near) <= max(1, max(len(typed), len(near)) // 3):
-            return plain[near]
-    return None
+    matches = difflib.get_close_matches(typed, plain, 3, 0.65)
+    alike = (near for near in matches if _edits(typed, near) <= max(1, max(len(typed), len(near)) // 3))
+    return next((plain[near] for near in alike), None)
 
 
 def _edits(one: str, other: str) -> int:

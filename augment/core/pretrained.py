@@ -129,8 +129,7 @@ def _weight_folders(folder: Path) -> list[Path]:
     if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long
         return []
     try:
-        modules = json.loads((folder / "modules.json").read_text())
-        paths = [folder / module["path"] for module in modules]
+        paths = [folder / module["path"] for module in json.loads((folder / "modules.json").read_text())]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, or damaged: the loader says so
         paths = []
     return list(dict.fromkeys([folder, *paths]))

@@ -104,13 +104,7 @@ def is_plural(sentence: ParsedSentence, i: int) -> bool:
         return False
     if word in _PLURAL or sentence.tags[i] in ("NNS", "NNPS"):
         return True
-    for child in sentence.children(i):
-        if child >= i:
-            continue
-        other = sentence.lower(child)
-        if other in _PLURAL_DETERMINERS:
-            return True
-    return False
+    return any(child < i and sentence.lower(child) in _PLURAL_DETERMINERS for child in sentence.children(i))
 
 
 def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
@@ -165,9 +159,7 @@ def spelled_out(sentence: ParsedSentence, i: int) -> str | None:
 
 def finite_verb(sentence: ParsedSentence, head: int) -> int:
     """Return the word of a clause that carries its tense: the first auxiliary, else its verb."""
-    auxiliaries = sentence.auxiliaries(head)
-    verb = sentence.verb(head)
-    return min([*auxiliaries, verb]) if auxiliaries else verb
+    return min([*sentence.auxiliaries(head), sentence.verb(head)])
 
 
 def clauses_upward(sentence: ParsedSentence, i: int, head: int) -> list[str]:

@@ -113,11 +113,10 @@ def _conjoined(sentence: ParsedSentence, i: int) -> list[int]:
 def _objects(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
     if verb != head:
         return [head, *_conjoined(sentence, head)] if head > verb else []
-    direct = [child for child in sentence.dependents(head, *_DIRECT) if child > verb]
     direct = [
         child
-        for child in direct
-        if sentence.pos[child] not in ("VERB", "AUX") or _is_infinitive(sentence, child)
+        for child in sentence.dependents(head, *_DIRECT)
+        if child > verb and (sentence.pos[child] not in ("VERB", "AUX") or _is_infinitive(sentence, child))
     ]
     if not direct:
         for child in sentence.children(head):
@@ -161,9 +160,7 @@ def _pronoun(sentence: ParsedSentence, subject: int) -> str | None:
     gender = _gender(sentence, subject)
     if gender:
         return "they" if sentence.tags[subject] in ("NNS", "NNPS") else gender
-    if word in _GROUPS:
-        return None if word == "police" else "it"
-    return None
+    return "it" if word in _GROUPS and word != "police" else None
 
 
 def _gender(sentence: ParsedSentence, subject: int) -> str | None:

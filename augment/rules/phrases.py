@@ -156,8 +156,7 @@ def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[i
 
 def _joins_pronoun(sentence: ParsedSentence, head: int, span: tuple[int, int]) -> bool:
     """Return whether a phrase of several words holds a pronoun that changes its case: "Ann and I"."""
-    joined = [head, *(child for child in sentence.dependents(head, "conj"))]
-    words = {sentence.lower(i) for i in joined}
+    words = {sentence.lower(i) for i in (head, *sentence.dependents(head, "conj"))}
     return span[0] < span[1] and not words.isdisjoint(_OBJECTIVE.keys() | _NOMINATIVE.keys())
 
 
@@ -172,8 +171,7 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
     edits = []
     heads = [root]
     for head in heads:  # grows by the verbs that share the subject
-        shared = sentence.dependents(head, "conj")
-        heads += [child for child in shared if sentence.subject(child) is None]
+        heads += [child for child in sentence.dependents(head, "conj") if sentence.subject(child) is None]
         i = finite_verb(sentence, head)
         tag = sentence.tags[i]
         if tag not in FINITE:

@@ -41,8 +41,7 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
     """
     text = sentence.text
     urls = _urls(text)
-    threshold = int(rate * (1 << 21))
-    result = native.look_alike(text, _LOOK_ALIKE, threshold, draws, urls)
+    result = native.look_alike(text, _LOOK_ALIKE, int(rate * (1 << 21)), draws, urls)
     return None if result == text else result
 
 

@@ -44,10 +44,7 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
     tense already.
     """
     clauses = _finite_clauses(sentence)
-    if not clauses:
-        return None
-    root = sentence.root
-    main = next((i for i, head in clauses if head == root), None)
+    main = next((i for i, head in clauses if head == sentence.root), None)
     current = None if main is None else _tense_of(sentence, main)
     if current is None:
         return None
@@ -192,8 +189,7 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
         return []
     lemma = lemma_of(whole, sentence.tags[finite], sentence.lemmas[finite])
     negated = sentence.lower(finite + 1) in _NOT
-    contracted = _contracted(sentence, finite)
-    will = "wo" if contracted else "will"
+    will = "wo" if _contracted(sentence, finite) else "will"
     if lemma == "do" and finite != head and finite in sentence.auxiliaries(head):
         return [(start, end, like(word, will))]
     space = " " if word[:1] in "'’" else ""

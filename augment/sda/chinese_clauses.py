@@ -83,11 +83,8 @@ def negation_of(sentence: ParsedSentence, verb: int) -> int | None:
 
 
 def modal_of(sentence: ParsedSentence, verb: int) -> int | None:
-    for child in sentence.children(sentence.root):
-        helps = sentence.relation(child)[:3] == "aux" or sentence.word(child) == "即将"
-        if child < verb and sentence.word(child) in WORDS.modal and helps:
-            return child
-    return None
+    modals = (i for i in sentence.children(sentence.root) if i < verb and sentence.word(i) in WORDS.modal)
+    return next((i for i in modals if sentence.relation(i)[:3] == "aux" or sentence.word(i) == "即将"), None)
 
 
 def first_in_scope(sentence: ParsedSentence, verb: int) -> int:
@@ -175,10 +172,8 @@ def is_past(sentence: ParsedSentence, verb: int) -> bool:
 
 
 def event_adverb(sentence: ParsedSentence, verb: int) -> int | None:
-    for child in dependants(sentence, verb):
-        if child < verb and sentence.pos[child] == "ADV" and sentence.word(child) in WORDS.event_adverbs:
-            return child
-    return None
+    before = (child for child in dependants(sentence, verb) if child < verb and sentence.pos[child] == "ADV")
+    return next((child for child in before if sentence.word(child) in WORDS.event_adverbs), None)
 
 
 def degree_of(sentence: ParsedSentence, verb: int) -> str | None:

@@ -86,11 +86,9 @@ def speaker(sentence: ParsedSentence, verb: int) -> int | None:
         return following
     if sentence.pos[following] in ("ADP", "ADV", "PUNCT") or sentence.lower(following) in _OBJECTS:
         return None
-    for child in sentence.dependents(verb, *_TAKEN_FOR):
-        nominal = sentence.pos[child] in ("NOUN", "PROPN", "PRON", "ADJ")
-        if nominal and sentence.subtree(child)[0] == following:
-            return child
-    return None
+    taken = sentence.dependents(verb, *_TAKEN_FOR)
+    nominal = (child for child in taken if sentence.pos[child] in ("NOUN", "PROPN", "PRON", "ADJ"))
+    return next((child for child in nominal if sentence.subtree(child)[0] == following), None)
 
 
 def main_clause(sentence: ParsedSentence) -> Clause | None:

@@ -67,11 +67,8 @@ def modal_edits(sentence: ParsedSentence, draws: Draws, phrases: str) -> list[Ed
     if clause is None or not _takes_one(sentence, clause):
         return None
     modals = _PUBLISHED if phrases == "published" else _sound(sentence, clause)
-    for modal in draws.sample(modals, len(modals)):
-        edits = _add(sentence, clause, modal)
-        if edits:
-            return edits
-    return None
+    tried = (_add(sentence, clause, modal) for modal in draws.sample(modals, len(modals)))
+    return next(filter(None, tried), None)
 
 
 def _takes_one(sentence: ParsedSentence, clause: Clause) -> bool:

@@ -119,10 +119,7 @@ class ParsedSentence(_Sentence):
     @property
     def root(self) -> int:
         """Return the root of the (first) sentence; -1 if there is no word."""
-        for i, head in enumerate(self.heads):
-            if i == head:
-                return i
-        return -1
+        return next((i for i, head in enumerate(self.heads) if i == head), -1)
 
     def dependents(self, i: int, *relations: str) -> list[int]:
         """Return the words that depend on word i by one of these relations, left to right."""

@@ -26,8 +26,7 @@ def parse_texts(texts: Iterable[str], model: str, any_script: bool = False) -> I
         if not number and not any_script:
             check_language(batch, parser.lang, model)
         with parser.memory_zone():
-            docs = parser.pipe(batch, batch_size=len(batch))
-            sentences = [_sentence(doc, parser.lang) for doc in docs]
+            sentences = [_sentence(doc, parser.lang) for doc in parser.pipe(batch, batch_size=len(batch))]
         yield from sentences
 
 

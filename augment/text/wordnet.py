@@ -96,8 +96,7 @@ class WordNet:
 
     def _synset(self, offset: int, pos: str) -> Synset:
         data = self._data[pos]
-        line = data[offset : data.find(b"|", offset)].decode()
-        fields = line.split()
+        fields = data[offset : data.find(b"|", offset)].decode().split()
         words = int(fields[3], 16)
         # Adjectives may carry their syntactic position, as in galore(ip).
         names = [word.partition("(") for word in fields[4 : 4 + 2 * words : 2]]

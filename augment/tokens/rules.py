@@ -112,8 +112,7 @@ def reorder(
     order.sort(axis=1)
     order &= (np.uint64(1) << index_bits) - np.uint64(1)
     order = order.view(np.int64)
-    row = (np.arange(len(batch), dtype=np.int64) * count)[:, None]
-    order += row
+    order += (np.arange(len(batch), dtype=np.int64) * count)[:, None]
     swapped = np.empty(len(batch) * count, dtype=np.int64)  # the span that moves to the place of span i
     swapped[order[:, 0::2]] = order[:, 1::2]
     swapped[order[:, 1::2]] = order[:, 0::2]
@@ -286,8 +285,7 @@ def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate
     places = starts.take(chosen)
     draws = token_bits(keys, np.diff(first), stream=2).take(chosen).astype(np.uint64)
     drawn = ((draws * np.uint64(len(marks))) >> np.uint64(32)).astype(np.int64)
-    ids = np.insert(batch.ids, places, marks.take(drawn))
-    return Ragged(ids, batch.offsets + offsets_of(counts))
+    return Ragged(np.insert(batch.ids, places, marks.take(drawn)), batch.offsets + offsets_of(counts))
 
 
 def _words(batch: Ragged, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

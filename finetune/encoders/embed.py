@@ -93,8 +93,7 @@ def embed_rows(
                 states = encoder.states_for(first, encoder.pack(ids, lengths))
                 for name in names:
                     made = encoder.vectors(states, name).cpu().numpy()
-                    whole = vectors.setdefault(name, np.empty((len(rows), made.shape[1]), np.float32))
-                    whole[batch] = made
+                    vectors.setdefault(name, np.empty((len(rows), made.shape[1]), np.float32))[batch] = made
     return {name: vectors[name] for name in poolings}
 
 

@@ -103,10 +103,8 @@ def new_panels(count: int, height: float = HEIGHT, across: int = ACROSS) -> tupl
 
 def add_legend(figure: Figure) -> None:
     """Name below the panels what is labelled in any of them, unless that is one thing alone."""
-    labelled: dict = {}
-    for axis in figure.axes:
-        handles, labels = axis.get_legend_handles_labels()
-        labelled |= dict(zip(labels, handles))
+    legends = (axis.get_legend_handles_labels() for axis in figure.axes)
+    labelled = {label: handle for legend in legends for handle, label in zip(*legend)}
     if len(labelled) > 1:
         columns = min(3, max(2, len(figure.axes)))
         figure.legend(labelled.values(), labelled.keys(), loc="outside lower center", ncols=columns)

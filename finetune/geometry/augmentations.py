@@ -121,8 +121,7 @@ class AugmentedSentences:
                 if normalise(text) != normalise(self.sentences[number])
             }
             rows = clip(pipeline.tokens(self.originals, keys, texts), self._longest)
-            changed = np.isin(np.arange(len(rows)), list(texts))
-            return self._view(pipeline.name, rows, changed, texts)
+            return self._view(pipeline.name, rows, np.isin(np.arange(len(rows)), list(texts)), texts)
         rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
         return self._view(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
 

@@ -89,8 +89,7 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
     above = gold > 4
     if not above.any():
         raise UserError("no STS-B pair has a score above 4: the files are not STS-B's")
-    vectors = model.encode(distinct)
-    points = torch.from_numpy(augmentations.unit(vectors))
+    points = torch.from_numpy(augmentations.unit(model.encode(distinct)))
     sides = (points[[place[s] for s in np.array(side)[above]]] for side in (first, second))
     close = {"alignment": monitors.alignment(*sides).item()}
     evaluation.add("alignment", "alignment", close, pairs=int(above.sum()))

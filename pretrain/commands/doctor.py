@@ -128,10 +128,8 @@ def parser() -> Diagnoses:
 
 def processor() -> Diagnoses:
     """Say which processor, cores and memory there are, and what limits them."""
-    information: dict[str, str] = {}
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        information[key.strip()] = value.strip()
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    information = {key.strip(): value.strip() for key, _, value in lines}
     flags = information.get("flags", "").split()
     special = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30

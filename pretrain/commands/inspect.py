@@ -66,8 +66,7 @@ def inspect(
         f"{settings.batch_sizes.at_step(batch.step):,} sequences"
     )
     for entry in batch.substitutions:
-        said = "chunk {chunk} is damaged ({reason}): chunk {replacement} in its place"
-        print(said.format_map(entry))
+        print("chunk {chunk} is damaged ({reason}): chunk {replacement} in its place".format_map(entry))
     print("", shape_table(batch, settings.train.micro_batch, views), "", sep="\n")
     names = names_of_labels(views, reader)
     for role, view in batch.views.items():

@@ -120,8 +120,7 @@ def main(
     prompts = encoding.query_prompt or own[0], encoding.document_prompt or own[1]
     for prompt in prompts:
         opened.require_own(prompt)
-    vectors = Vectors(opened.encode, *prompts)
-    triples = mine(labelled_pairs, candidates, vectors, options)
+    triples = mine(labelled_pairs, candidates, Vectors(opened.encode, *prompts), options)
     if not triples:
         raise UserError(f"none of {len(labelled_pairs):,} pairs got a negative; loosen the limits")
     negatives: dict[Pair, list[str]] = {pair: [] for pair in labelled_pairs}
@@ -169,8 +168,7 @@ def read_pairs(sources: list[Source]) -> tuple[list[Pair], list[str]]:
                 fault = "has a label or score" if positive else "has no positive (--positive-key)"
                 raise UserError(f"{readers.where(task, record.position)}: the record {fault}")
             pairs[record.texts[_TEXT], record.texts[_POSITIVE]] = None
-            further = (record.texts[_NEGATIVE], *record.texts[_FURTHER:])
-            negatives |= dict.fromkeys(filter(None, further))
+            negatives |= dict.fromkeys(filter(None, (record.texts[_NEGATIVE], *record.texts[_FURTHER:])))
     if not pairs:
         raise UserError(f"there is no pair in {', '.join(map(str, sources))}")
     return list(pairs), list(negatives)

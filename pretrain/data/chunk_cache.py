@@ -89,8 +89,7 @@ class ChunkCache:
         """One column of the records at `places`, Ragged of n."""
         rows = places * self._columns + column
         lengths = self._lengths.take(rows)
-        ids = self._ids.take(segment_indices(self._starts.take(rows), lengths))
-        return Ragged(ids, offsets_of(lengths))
+        return Ragged(self._ids.take(segment_indices(self._starts.take(rows), lengths)), offsets_of(lengths))
 
     def sentences(self, places: np.ndarray, column: int | np.ndarray = 0) -> Sentences:
         """Return text and parse of the records at `places` until the next `load`; column: one or int64[n]."""

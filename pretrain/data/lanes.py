@@ -201,8 +201,7 @@ class Lanes:
         chunk = order[place]
         size = self.chunk_sizes[chunk]
         inside = position - (ends[place] - size)
-        key = hash_words(self.seed, _ORDER_IN_CHUNK, epoch, chunk)
-        return chunk, permute(inside, size, key)
+        return chunk, permute(inside, size, hash_words(self.seed, _ORDER_IN_CHUNK, epoch, chunk))
 
     def _order_of_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the chunks in an epoch's order, and where each ends in it: int64[C] each."""

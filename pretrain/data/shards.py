@@ -270,8 +270,7 @@ class MixedShardReader(ShardReader):
     def read(self, chunk: int) -> Chunk:
         """As `ShardReader.read`; columns that the chunk's set has not are empty."""
         number = int(np.searchsorted(self._first_chunk, chunk, side="right")) - 1
-        part = self._parts[number]
-        own = part.read(chunk - int(self._first_chunk[number]))
+        own = self._parts[number].read(chunk - int(self._first_chunk[number]))
         ids = own.sequence_ids + np.uint64(self._first_sequence[number])
         if own.columns == self.columns:
             return replace(own, sequence_ids=ids)

@@ -235,8 +235,7 @@ def read_modules(source: str) -> Modules | None:
             include_prompt,
             said.get("similarity_fn_name"),
         )
-        foreign_parts = [what for what, there in others.items() if there]
-        return Modules(pooling, head, interface, foreign_parts, weights)
+        return Modules(pooling, head, interface, [what for what, there in others.items() if there], weights)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise UserError(f"modules of '{source}' cannot be read: {type(error).__name__}: {error}") from error
 

@@ -43,8 +43,7 @@ def masked_lm_loss(encoder: "SentenceEncoder", hidden: Tensor, positions: Tensor
 
     def tile_loss(states: Tensor, targets: Tensor) -> Tensor:
         logits = encoder.filled_logits(states)
-        kernels = kernels_for(logits.device, logits.dtype)
-        return kernels.cross_entropy_sum(logits, targets, encoder.vocab_size)
+        return kernels_for(logits.device, logits.dtype).cross_entropy_sum(logits, targets, encoder.vocab_size)
 
     # Without early stop: it leaves a module's forward by an exception, past the hook that gives weights back.
     # The head draws no random numbers, so there is no random state to keep for the recomputation.

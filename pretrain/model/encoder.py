@@ -270,8 +270,7 @@ class SentenceEncoder(nn.Module):
             # [CLS], the prompt, and at least one token more
             longer = starts[lengths > len(prompt) + 1]
             places, tokens = send([longer[:, None] + torch.arange(len(prompt) + 1), prompt], ids.device)
-            begins = (ids[places[:, 1:]] == tokens).all(1, keepdim=True)
-            pooled[places] *= ~begins
+            pooled[places] *= ~(ids[places[:, 1:]] == tokens).all(1, keepdim=True)
         return pooled
 
     def _state(self, row: PackedRow) -> ForwardState:
@@ -326,8 +325,7 @@ def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str 
 
     Draws from torch's global generator: seed it first. Parameters are float32.
     """
-    config = config_from(architecture, tokenizer)
-    lm = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    lm = AutoModelForMaskedLM.from_config(config_from(architecture, tokenizer), dtype=torch.float32)
     return _encoder_of(lm, tokenizer, pooling)
 
 

@@ -144,8 +144,7 @@ class Diffcse(Objective):
             return torch.where(first | ~in_vocabulary, ids, logits.argmax(1))
         # inverse of the distribution function: one draw a token
         below = logits.softmax(1).cumsum(1) < draws.to(logits.dtype)[:, None]
-        edited = below.sum(1).clamp(max=logits.shape[1] - 1)
-        return torch.where(chosen & in_vocabulary, edited, ids)
+        return torch.where(chosen & in_vocabulary, below.sum(1).clamp(max=logits.shape[1] - 1), ids)
 
 
 def replaced_token_loss(logits: Tensor, replaced: Tensor) -> Tensor:

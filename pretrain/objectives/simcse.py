@@ -190,8 +190,7 @@ class Esimcse(Objective):
             if not whole or not (self.momentum_role and (filled := self._filled())):
                 return info_nce(z[0], z[1], temperature, same)
             texts = None if context.identities is None else self.queue_identities[:filled]
-            queued = Negatives(self.queue[:filled], identities=texts)
-            value = info_nce(z[0], z[1], temperature, same, queued)
+            value = info_nce(z[0], z[1], temperature, same, Negatives(self.queue[:filled], identities=texts))
             if context.collects_diagnostics:
                 with torch.no_grad():
                     without = info_nce(z[0], z[1], temperature, same)

@@ -158,8 +158,7 @@ def load_texts(runs: list[RunFile], bucket: int, part: int = 0, parts: int = 1) 
         blobs.append(blob)
     records = np.concatenate(all_records) if all_records else np.empty(0, TEXT_RECORD)
     blob = np.concatenate(blobs) if blobs else np.empty(0, np.uint8)
-    ends = np.cumsum(records["bytes"], dtype=np.int64)
-    return Texts(records, blob, ends - records["bytes"])
+    return Texts(records, blob, np.cumsum(records["bytes"], dtype=np.int64) - records["bytes"])
 
 
 _PART_SALT = 1

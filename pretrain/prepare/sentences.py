@@ -208,12 +208,8 @@ class _Paragraph:
 
 def sentences_of(text: str) -> list[str]:
     """Return the clean sentences of a document. A line is a paragraph."""
-    sentences: list[str] = []
-    for line in text.split("\n"):
-        line = clean(line)
-        if line:
-            sentences += split_sentences(line)
-    return sentences
+    lines = filter(None, map(clean, text.split("\n")))
+    return [sentence for line in lines for sentence in split_sentences(line)]
 
 
 _NON_LETTERS = bytes(c for c in range(128) if not chr(c).isalpha() and not chr(c).isspace())

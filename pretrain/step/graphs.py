@@ -77,8 +77,7 @@ class Graphs:
     def embed(self, model: SentenceModel, row: MicroBatch) -> Tensor:
         """Return `SentenceModel.embed(row)`."""
         with model.autocast(row):
-            packed = model.pack(row, model.objective.view_dropout)
-            return self._run(SentenceModel.embed_row, row, packed)
+            return self._run(SentenceModel.embed_row, row, model.pack(row, model.objective.view_dropout))
 
     def masked_loss(self, model: SentenceModel, row: MicroBatch) -> Tensor:
         """Return `SentenceModel.masked_loss(row)`."""

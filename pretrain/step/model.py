@@ -117,8 +117,7 @@ class SentenceModel(nn.Module):
 
     def masked_loss_of_row(self, packed: PackedRow, positions: Tensor, labels: Tensor) -> Tensor:
         """Sum the cross-entropies of what `pack` has made, as `masked_loss`, in the caller's precision."""
-        hidden = self.encoder.states_of_row(packed).last
-        return masked_lm_loss(self.encoder, hidden, positions, labels)
+        return masked_lm_loss(self.encoder, self.encoder.states_of_row(packed).last, positions, labels)
 
     def sequence_loss(self, name: str, role: str, row: MicroBatch, condition: Tensor | None) -> Tensor:
         """Sum a term's loss over the sequences of a row (`Objective.sequence_loss`): a scalar.

@@ -189,9 +189,8 @@ class SweepWork:
     def finish(self) -> int:
         """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
         sweep, chosen = self.sweep, self.chosen_evaluations
-        models = []
-        for entry in self.plan.entries:
-            models += models_of(entry, self.plan.runs_of(entry), self.out)
+        runs_of, entries = self.plan.runs_of, self.plan.entries
+        models = [one for entry in entries for one in models_of(entry, runs_of(entry), self.out)]
         if self.evaluates:
             starts = [start for model in models if (start := model.start) is not None]
             of_start = {name: flags for name, flags in chosen.items() if name in sweep.of_start}

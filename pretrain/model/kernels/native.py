@@ -81,8 +81,7 @@ _SIGNATURES: dict[str, list[Any]] = {  # before the number of threads
 def _function(name: str, kind: str, instructions: str) -> Any:
     library = _library()
     assert library is not None
-    kernel = ctypes.CFUNCTYPE(None, *_SIGNATURES[name], _INT)
-    return kernel.in_dll(library, f"{name}_{kind}_{instructions}")
+    return ctypes.CFUNCTYPE(None, *_SIGNATURES[name], _INT).in_dll(library, f"{name}_{kind}_{instructions}")
 
 
 @cache

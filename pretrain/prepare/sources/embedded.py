@@ -125,12 +125,8 @@ def prose_paragraphs(documentation: str) -> list[str]:
     text = _FENCE.sub("\n\n", documentation)
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
-    kept = []
-    for paragraph in _paragraphs(text):
-        sentences = [s for s in split_sentences(clean(paragraph)) if is_english_sentence(s)]
-        if sentences:
-            kept.append(" ".join(sentences))
-    return kept
+    found = (filter(is_english_sentence, split_sentences(clean(part))) for part in _paragraphs(text))
+    return [joined for sentences in found if (joined := " ".join(sentences))]
 
 
 def _paragraphs(text: str) -> Iterator[str]:

@@ -124,9 +124,7 @@ def _plan_source(number: int, source: Source, records: bool, structure: bool, wh
             f"source {name}: no such file, folder or glob match (nothing there below {parent}){hint or '.'} "
             "A Hugging Face dataset is hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
         )
-    tasks = []
-    for file in files:
-        tasks += _plan_file(number, source, file, records, structure)
+    tasks = [task for file in files for task in _plan_file(number, source, file, records, structure)]
     if not tasks:
         raise _empty(path)
     return tasks

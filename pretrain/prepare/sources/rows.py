@@ -174,8 +174,7 @@ def _csv_rows(task: ReadTask, choose: Choose) -> Iterator[tuple[int, Row | Broke
                 continue
             if len(row) != len(header):
                 names = shortened(", ".join(header))
-                why = f"{len(row)} fields where the header has {len(header)} ({names})"
-                yield position, BrokenRow(why)
+                yield position, BrokenRow(f"{len(row)} fields where the header has {len(header)} ({names})")
             else:
                 yield position, {field: row[number] for number, field in chosen}
 

@@ -80,8 +80,7 @@ class Scatter(PlannedStep):
             counts["documents_heldout"] += heldout
             if heldout and config.unit == "sentence":
                 kept_ones = frozenset(kept)
-                blocks = re.split(r"\n\s*\n", document.text)
-                split = map(sentences_of, blocks)
+                split = map(sentences_of, re.split(r"\n\s*\n", document.text))
                 pairs.root += pairs_of([[one for one in block if one in kept_ones] for block in split])
                 if len(pairs.root) > 2 * files.MOST_PAIRS:
                     pairs.root = files.sample_of(pairs.root)

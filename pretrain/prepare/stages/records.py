@@ -172,8 +172,7 @@ class BuildRecords(Build):
             yield split, packed
 
     def _texts_of_columns(self, texts: bk.Texts, rows: np.ndarray, start: int, stop: int) -> list[str]:
-        joined = texts.decode(rows[start:stop])
-        return [text for record in joined for text in self._split(record)[0]]
+        return [text for record in texts.decode(rows[start:stop]) for text in self._split(record)[0]]
 
     def _encode_records(
         self, texts: bk.Texts, rows: np.ndarray, encoder: CorpusTokenizer

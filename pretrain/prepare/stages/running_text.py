@@ -58,8 +58,7 @@ class ScatterSequences(Pack):
             tokens = _marked(packed)
             count = len(packed.sequences)
             # Of the place, not of the tokens: copies of a sequence are no neighbours either.
-            places = np.arange(number, number + count, dtype=np.uint64)
-            keys = bk.mixed(places + seed, bk.SEQUENCE_SALT)
+            keys = bk.mixed(np.arange(number, number + count, dtype=np.uint64) + seed, bk.SEQUENCE_SALT)
             for key, low, high in zip(keys.tolist(), offsets, offsets[1:]):
                 sequences.add((key, 4 * (high - low), 0, SPLITS.index(split)), tokens[low:high].tobytes())
             number += count
