@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 from augment.core.pretrained import pretrained, pretrained_model
 from finetune.encoders.padded import tokenized
 from finetune.encoders.source import OWN_MODULES, ModelSource
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.data.microbatches import count_micro_batches, cut
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import ProjectionHead, simcse_head
@@ -126,10 +126,8 @@ class PackedModel:
 def load_model(source: ModelSource, pooler: bool = False, quiet: bool = False) -> tuple[SentenceEncoder, Any]:
     """Load (encoder, tokenizer), on the GPU if there is one; pooler: the checkpoint's own is the head."""
     location = source.location
-    try:
+    with naming(f"cannot load a tokenizer from {location!r}", OSError, ValueError):
         tokenizer = pretrained(AutoTokenizer, location)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot load a tokenizer from {location!r}: {error}") from error
     files = sorted(set(tokenizer.vocab_files_names.values()))
     if source.folder and not any((source.folder / file).is_file() for file in files):
         # transformers makes one without a vocabulary then, to which every word is unknown
@@ -150,10 +148,8 @@ def load_model(source: ModelSource, pooler: bool = False, quiet: bool = False) -
 
 def load_pooler(source: str | Path) -> ProjectionHead:
     """Read a Hugging Face model's pooler: next-sentence prediction's in BERT, the loss's in SimCSE."""
-    try:
+    with naming(f"cannot load a model from {source!r}", OSError, ValueError):
         model, report = pretrained_model(AutoModel, source, dtype=torch.float32, output_loading_info=True)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot load a model from {source!r}: {error}") from error
     pooler = getattr(model, "pooler", None)
     if pooler is None or any("pooler." in key for key in report["missing_keys"]):
         raise UserError(f"--pooling {POOLER}: {source} has no weights of a pooler")

@@ -24,7 +24,7 @@ from finetune.encoders.kept_vectors import KeptVectors
 from finetune.encoders.padded import PaddedModel, open_padded, open_sentence_transformer, tokenized
 from finetune.encoders.source import OWN_MODULES, ModelSource, kind_of, names_function, resolve
 from pretrain.benchmarks.distinct import EmbedFunction, distinct
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 
 if TYPE_CHECKING:
     from finetune.encoders.embed import PackedModel
@@ -263,10 +263,8 @@ def _import_function(text: str) -> EmbedFunction:
     """Load `package.module:function` or `path/file.py:function`."""
     if not re.fullmatch(r"(.+\.py|\w+(\.\w+)*):[^\W\d]\w*", text):
         raise UserError(f"{text}: no such folder, and no package.module:function or file.py:function either")
-    try:
+    with naming(text, AugmentationError):
         function = load(text)
-    except AugmentationError as error:
-        raise UserError(f"{text}: {error}") from error
     if not callable(function):
         raise UserError(f"{text} is no function that takes a list of strings")
     return function
@@ -301,10 +299,8 @@ def _open_encoder(
 
     own = pooling in (OWN_MODULES, WORDS)
     why = _unknown_modules(source) if own else ""
-    try:
+    with naming(f"cannot load a model from {source.location!r}", OSError, ValueError):
         packs = not why and pretrained(AutoConfig, source.location).model_type in FAMILIES
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot load a model from {source.location!r}: {error}") from error
     if packs:
         return PackedModel.open(source, pooling, token_budget, max_length, quiet)
     if own and not quiet and "StaticEmbedding" not in why:
@@ -322,10 +318,8 @@ def _open_encoder(
 
 def _unknown_modules(source: ModelSource) -> str:
     """Return what of a sentence-transformers model cannot run packed, beside its type; "" for nothing."""
-    try:
+    with naming(f"cannot load the model {source.location!r}", CannotLoad):
         require_weights(source.location)
-    except CannotLoad as error:
-        raise UserError(f"cannot load the model {source.location!r}: {error}") from error
     assert source.modules is not None  # it has a modules.json
     interface, others = source.modules.interface, ", ".join(source.modules.others)
     leaves_out = not interface.include_prompt and any(interface.prompts.values())

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from augment.core.pretrained import quiet_transformers, require_weights
 from finetune.encoders.source import OWN_MODULES, ModelSource
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 
 NO_CODE = {"trust_remote_code": False}
 SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
@@ -70,7 +69,8 @@ def open_sentence_transformer(source: ModelSource, max_length: int | None) -> An
     """Load a SentenceTransformer, with its own modules; texts are cut to `max_length` tokens."""
     from sentence_transformers import SentenceTransformer
 
-    with _naming(source), quiet_transformers():
+    # libraries raise each its own errors for the same few causes
+    with naming(f"cannot load the model {source.location!r}", Exception), quiet_transformers():
         model = SentenceTransformer(source.location, trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
     return _cut_at(model, max_length)
 
@@ -88,7 +88,7 @@ def open_padded(source: ModelSource, pooling: str, max_length: int | None) -> An
         raise UserError(f"--pooling {pooling}: {source.name} runs padded only, without the pooler")
     second = SECOND_STATE[pooling]
     states = {"output_hidden_states": True} if second is not None else {}
-    with _naming(source):
+    with naming(f"cannot load the model {source.location!r}", Exception):
         require_weights(source.location)
         transformer = Transformer(
             source.location,
@@ -103,15 +103,6 @@ def open_padded(source: ModelSource, pooling: str, max_length: int | None) -> An
         modules.append(WeightedLayerPooling(width, layers, 0, weights))
     modules.append(Pooling(width, "cls" if pooling == "cls" else "mean"))
     return _cut_at(SentenceTransformer(modules=modules), max_length)
-
-
-@contextmanager
-def _naming(source: ModelSource) -> Iterator[None]:
-    """Name the model in what its libraries raise, each its own errors for the same few causes."""
-    try:
-        yield
-    except Exception as error:
-        raise UserError(f"cannot load the model {source.location!r}: {error}") from error
 
 
 def _cut_at(model: Any, max_length: int | None) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import hub_fault, require_source
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.common.run_folder import describe_export, export_of
 from pretrain.export.sums import weights_identity
 
@@ -72,10 +72,8 @@ def names_function(text: str) -> bool:
 def resolve(model: str | Path) -> ModelSource:
     """Resolve a model folder, hub name, export or run folder (its best/, else its export/, as it says)."""
     name = str(model)
-    try:
+    with naming(name, CannotLoad):
         require_source(name)  # before torch is loaded, which takes seconds
-    except CannotLoad as error:
-        raise UserError(f"{name}: {error}") from None
     from pretrain.export.folder import read_policy  # imports transformers
 
     source = os.path.expanduser(name)

@@ -16,7 +16,7 @@ from augment.core.ragged import Ragged
 from finetune.encoders.models import EmbeddingModel, Function
 from finetune.encoders.padded import tokenized
 from finetune.encoders.source import ModelSource, names_function, resolve
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 
 if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
@@ -65,10 +65,8 @@ def require_encoder(source: ModelSource) -> None:
 
     if names_function(source.location):
         raise UserError(f"{source.name}: a function cannot be fine-tuned; name the folder of its encoder")
-    try:
+    with naming(f"{source.name}: cannot load an encoder to fine-tune", CannotLoad):
         family_of(pretrained(AutoConfig, source.location).model_type)
-    except CannotLoad as error:
-        raise UserError(f"{source.name}: cannot load an encoder to fine-tune: {error}") from None
 
 
 def open_source(model: str | Path) -> PretrainedEncoder:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from pretrain.common.errors import CollapsedEncoder, UserError
+from pretrain.common.errors import CollapsedEncoder, UserError, naming
 
 EmbedFunction = Callable[[list[str]], np.ndarray]
 FEWEST_TO_DIFFER = 10
@@ -35,11 +35,9 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
     encoded = encode(different)
     if hasattr(encoded, "detach"):  # a torch tensor, perhaps on a GPU
         encoded = encoded.detach().cpu().float().numpy()
-    try:
-        with np.errstate(over="ignore"):
-            vectors = np.ascontiguousarray(encoded, np.float32)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{name} gave no array of numbers for {len(different)} sentences: {error}") from None
+    what = f"{name} gave no array of numbers for {len(different)} sentences"
+    with naming(what, ValueError, TypeError), np.errstate(over="ignore"):
+        vectors = np.ascontiguousarray(encoded, np.float32)
     require_sound(vectors, different, name)
     return vectors if len(different) == len(sentences) else vectors[rows]  # no copy of what may be gigabytes
 

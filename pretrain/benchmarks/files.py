@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from augment.core.errors import nearest_name
-from pretrain.common.errors import UNPACKERS, UserError, not_utf8
+from pretrain.common.errors import UNPACKERS, UserError, naming, not_utf8
 from pretrain.prepare.sources.readers import naming_damage, open_file
 
 Example = TypeVar("Example")
@@ -245,14 +245,12 @@ def _text_lines(path: Path, flag: str) -> list[str]:
     found: list[str] = []
     first, number = b"", 0
     try:
-        with naming_damage(str(path)), open_file(path) as file:
+        with naming(f"--{flag}", UserError), naming_damage(str(path)), open_file(path) as file:
             for number, line in enumerate(file, 1):
                 first = first or line
                 found.append(line.decode("utf-8-sig" if number == 1 else "utf-8").strip())
     except UnicodeDecodeError as error:
         raise UserError(f"--{flag} {not_utf8(path, first + error.object, f'line {number}')}") from error
-    except UserError as error:
-        raise UserError(f"--{flag}: {error}") from error
     return [line for line in found if line]
 
 

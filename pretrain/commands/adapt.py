@@ -29,7 +29,7 @@ from pretrain.api import overrides_of, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
 from pretrain.common.error_output import print_whoever_reads
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.common.files import make_folder, remove_if_empty, replace_durably, to_json
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.processes import take_ends_for_interrupt
@@ -135,7 +135,7 @@ def check_start(init: str) -> int:
     from pretrain.export.sentence_transformers import read_modules
     from pretrain.model.architectures import family_of
 
-    try:
+    with naming(f"--init {init}", CannotLoad, UserError):
         location = export_of(init)
         require_source(location)
         require_weights(location)
@@ -143,8 +143,6 @@ def check_start(init: str) -> int:
         longest = family_of(config.model_type).usable_positions(config)
         adopt_tokenizer(location, longest)
         modules = read_modules(location)
-    except (CannotLoad, UserError) as error:
-        raise UserError(f"--init {init}: {error}") from None
     own = None if modules is None else modules.interface.max_length
     return min(longest, own or longest)
 

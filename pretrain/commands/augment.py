@@ -43,7 +43,7 @@ from augment.text.parsed import without_parse
 from augment.text.parsing import find_parser, parse_texts
 from augment.tokens.synonyms import SynonymTable, find_synonyms, read_synonyms
 from pretrain.common import cli
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.data.tokenizer import adopt_tokenizer, tokenizer_of
 from pretrain.prepare.sources.readers import naming_damage, open_file
 
@@ -202,12 +202,10 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
         is_file, place = file not in ("", "-"), file if file not in ("", "-") else "standard input"
         if is_file and (not os.path.exists(file) or os.path.isdir(file)):
             raise UserError(f"there is no file {file}; a sentence is given by --text")
-        try:
-            with naming_damage(place), open_file(file) if is_file else sys.stdin.buffer as stream:
-                # the rest of a large file is not read
-                lines = [line.decode() for line in itertools.islice(filter(bytes.strip, stream), limit)]
-        except UnicodeDecodeError as error:
-            raise UserError(f"{place} cannot be read as text: {error}") from None
+        not_text = naming(f"{place} cannot be read as text", UnicodeDecodeError)
+        with not_text, naming_damage(place), open_file(file) if is_file else sys.stdin.buffer as stream:
+            # the rest of a large file is not read
+            lines = [line.decode() for line in itertools.islice(filter(bytes.strip, stream), limit)]
     else:
         return [*EXAMPLES][:limit]
     if not any(map(str.strip, lines)):

@@ -2,6 +2,8 @@
 
 import codecs
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 UNPACKERS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
@@ -24,6 +26,15 @@ class CollapsedEncoder(UserError):
     """All sentences have the same vector: no figure follows."""
 
     exit_status = 1
+
+
+@contextmanager
+def naming(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of some kinds into UserErrors: "WHAT: ERROR"."""
+    try:
+        yield
+    except kinds as error:
+        raise UserError(f"{what}: {error}") from error
 
 
 def not_utf8(path: Path, start: bytes, place: str) -> str:

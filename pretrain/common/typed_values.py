@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from augment.core.errors import excerpt, nearest_name, shortened
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 
 NONE_IS_A_VALUE = "none is a value"
 """Marks a field, by `Annotated[str, NONE_IS_A_VALUE]`, in which `none` is a text like any other (`--aug
@@ -142,10 +142,8 @@ def parse_value(text: str, kind: Any, flag: str) -> Any:
                 raise
             return text  # a glob that begins with a bracket; or pydantic says what the field wants
     if any(getattr(member, "__origin__", member) is int for member in members) and _INTEGER.fullmatch(text):
-        try:
+        with naming(flag, ValueError):
             _require_64_bits(int(text[:100]))
-        except ValueError as error:
-            raise UserError(f"{flag}: {error}") from None
     if tuple in origins:
         return [part.strip() for part in text.strip("()").split(",")]
     return text

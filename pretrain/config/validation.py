@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from augment.core.errors import nearest_name
 from pretrain.common.credentials import require_no_credentials
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.common.typed_values import parse_yaml
 
 
@@ -24,10 +24,8 @@ def read_yaml(path: Path, extended_by: tuple[Path, ...] = ()) -> dict[str, Any]:
         near = nearest_name(path.name, siblings)
         hint = f"did you mean {path.parent / near}?" if near else "recipes are YAML files, as in configs/"
         raise UserError(f"no recipe {path}; {hint}")
-    try:
+    with naming(f"{path} cannot be read as text", UnicodeDecodeError, OSError):
         text = path.read_text("utf-8")
-    except (UnicodeDecodeError, OSError) as error:
-        raise UserError(f"{path} cannot be read as text: {error}") from None
     require_no_credentials(text, str(path))
     tree = parse_yaml(text, str(path)) or {}
     if not isinstance(tree, dict):

@@ -4,7 +4,7 @@ from typing import Any
 
 from augment.core.errors import AugmentationError
 from augment.core.own_code import load
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.config.run import Config
 from pretrain.data.batch import ViewSpec
 from pretrain.model.encoder import SentenceEncoder
@@ -73,10 +73,8 @@ def _system(part: str) -> tuple[type[Objective], str]:
 def _plug_in(name: str) -> tuple[type[Objective], str]:
     """Return the class FILE.py:CLASS, and a name for its losses' section."""
     file, _, own = name.rpartition(":")
-    try:
+    with naming(f"objective {name}", AugmentationError):
         system = load(name)
-    except AugmentationError as error:
-        raise UserError(f"objective {name}: {error}") from error
     if not (isinstance(system, type) and issubclass(system, Objective)):
         raise UserError(f"objective {name}: {file} has no class {own} derived from Objective")
     return system, own

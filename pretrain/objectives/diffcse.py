@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from augment.core.keys import derive, token_bits, uniform
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.common.transfer import send
 from pretrain.config.run import Config
 from pretrain.data.microbatches import MicroBatch
@@ -166,10 +166,8 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
             "diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
             "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased)"
         )
-    try:
+    with naming(f"objective.diffcse.generator={source}", UserError):
         generator = load_encoder(source, tokenizer, role="generator")
-    except UserError as error:
-        raise UserError(f"objective.diffcse.generator={source}: {error}") from None
     if generator.random_head:
         raise UserError(f"objective.diffcse.generator={source} is no masked language model: no head")
     if generator.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):

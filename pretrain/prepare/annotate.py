@@ -7,7 +7,7 @@ from augment.core.errors import AugmentationError
 from augment.core.ragged import Ragged
 from augment.text.parsed import ParsedSentence
 from augment.text.parsing import check_language, find_parser, load_parser, parse_texts
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.data.annotation import MOST_CHARACTERS, pack
 
 
@@ -28,10 +28,8 @@ def describe_parser(model: str) -> dict[str, str]:
 
 def check_corpus(texts: Sequence[str], parser: dict[str, str]) -> None:
     """Refuse a corpus, of which texts are a sample, mostly in another script than the parser's language."""
-    try:
+    with naming(f"--annotate {parser['parser']}", AugmentationError):
         check_language(texts, parser["language"], parser["parser"])
-    except AugmentationError as error:
-        raise UserError(f"--annotate {parser['parser']}: {error}") from error
 
 
 def longest_text(max_length: int) -> int:

@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 from augment.core.errors import CannotLoad
 from augment.core.pretrained import pretrained, require_source, require_weights
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.objectives import DISTILLING
 from pretrain.config.run import DROPOUTS, SIZES, Config
@@ -34,14 +34,12 @@ def check_sources(config: Config) -> None:
         config.objective.guide_key: config.objective.guide,
     }
     for key, source in named.items():
-        try:
+        with naming(f"{key}={source}", CannotLoad, UserError):
             if source is not None:
                 require_source(source)
                 require_weights(source)
                 own = pretrained(AutoConfig, source)
                 most = family_of(own.model_type).usable_positions(own)
-        except (CannotLoad, UserError) as error:
-            raise UserError(f"{key}={source}: {error}") from None
         unused = key == "objective.diffcse.generator" and not config.objective.diffcse.replaced_token_weight
         if source is not None and not unused:
             require_positions(config, most, f"{key}={source}")
@@ -150,8 +148,7 @@ def guiding_encoder(config: Config, tokenizer: Any) -> SentenceEncoder | None:
     """
     if (source := config.objective.guide) is None:
         return None
-    where = f"{config.objective.guide_key}={source}"
-    try:
+    with naming(f"{config.objective.guide_key}={source}", UserError, CannotLoad):
         policy, modules = read_policy(source), read_modules(source)
         if policy is None and modules is not None and modules.others:
             raise UserError(f"packed rows have no counterpart of its {', '.join(modules.others)}")
@@ -159,8 +156,6 @@ def guiding_encoder(config: Config, tokenizer: Any) -> SentenceEncoder | None:
         check_tokenizer(pretrained(AutoConfig, source).vocab_size, tokenizer, source, "guide")
         with torch.random.fork_rng(devices=[]):  # heads then start as they do without a guide
             guide = load_encoder(source, tokenizer, pooling)
-    except (UserError, CannotLoad) as error:
-        raise UserError(f"{where}: {error}") from None
     if modules is not None:
         modules.install(guide, tokenizer)
     return guide.requires_grad_(False).eval()

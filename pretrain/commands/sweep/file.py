@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from augment.core.errors import nearest_name
-from pretrain.common.errors import UserError
+from pretrain.common.errors import UserError, naming
 from pretrain.common.typed_values import faults
 from pretrain.config.recipe import SHORT_FLAGS, find_recipe, load_config
 from pretrain.config.run import Config, Pooling
@@ -198,14 +198,12 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
             cell = dict(zip(axes, values, strict=True))
             labels = [f"{key.split('.')[-1]} {text_of(value)}" for key, value in cell.items()]
             title = ", ".join([name, *labels])
-            try:
+            with naming(f"row {title!r}", UserError):
                 overrides = _overrides(recipe, sweep.set, row.set | cell, flags)
                 entries.append(TableEntry(title, name, row, recipe, overrides))
                 trained_with = entries[-1].config((row.seeds or sweep.seeds)[0]).model.pooling
                 if row.kind == "trained" and row.pooling == "words" and trained_with != "words":
                     raise UserError("pooling words is of what was trained with it: set model.pooling")
-            except UserError as error:
-                raise UserError(f"row {title!r}: {error}") from None
     return entries
 
 
