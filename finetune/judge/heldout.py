@@ -12,6 +12,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain, groupby, zip_longest
 from operator import itemgetter
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from pydantic import ValidationError
 
 from augment.text.cleaning import clean
 from finetune.judge.bm25 import words_of
@@ -35,6 +37,7 @@ from pretrain.prepare.sources.planning import files_at, kind_of, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.rows import RowFaults
 from pretrain.prepare.sources.structure import KINDS, Document, pairs_of
+from pretrain.prepare.sources.structured import note_tags
 
 HALVES = ("dev", "test")
 SHARE = 0.2
@@ -95,6 +98,7 @@ def make_test(sources: Sequence[Source], folder: Path, seed: int, records: bool)
         _require_same(made.settings, settings, folder)
         return made
     tasks = plan_tasks(list(sources), structure=True)
+    note_tags(tasks, sources)
     for first, second in dict.fromkeys(task.columns for task in tasks if task.columns):
         print(f"  columns    {first} -> {second}", file=sys.stderr, flush=True)
     size = part_size(tasks, sources)
@@ -164,6 +168,9 @@ def contents_of(sources: Sequence[Source], outside: Path) -> dict[str, str]:
 
 def _require_same(old_settings: dict[str, Any], new_settings: dict[str, Any], folder: Path) -> None:
     """Raise UserError if a test follows from other settings, or from files with other contents."""
+    with suppress(ValidationError):  # a key that was not there yet has its default
+        old_sources = [Source(**one).model_dump(mode="json") for one in old_settings.get("sources", ())]
+        old_settings = old_settings | {"sources": old_sources}
     old, new = old_settings.get("contents", {}), new_settings["contents"]
     if old_settings | {"contents": new} != new_settings or (new and not old):
         raise UserError(f"{folder} holds the test of another text or seed; choose another --out")

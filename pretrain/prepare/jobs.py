@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -121,8 +121,8 @@ def run_figures(manifest: dict) -> list[str]:
     return [f"  {run['seconds']} s with {run['workers']} workers, largest task {peak:.0f} MB"]
 
 
-Advance = Callable[[Job, int], None]
-"""Add finished work of a job to what is shown."""
+Advance = Callable[[Job, int, bool], None]
+"""Add finished work of a job to what is shown; True: an earlier process has done it."""
 
 
 @contextlib.contextmanager
@@ -132,21 +132,24 @@ def show_progress(jobs: Sequence[Job], enabled: bool = True) -> Iterator[Advance
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())
     printed = before = time.monotonic()
     begun: dict[str, float] = {}  # stage -> when the one before it ended
+    kept = Counter[str]()  # stage -> what was done before
     with Progress(*columns, console=console, disable=not enabled) as progress:
         bars = {
             job.name: progress.add_task(job.title, total=max(1, sum(job.sizes)), start=False) for job in jobs
         }
 
-        def advance(job: Job, size: int) -> None:
+        def advance(job: Job, size: int, earlier: bool) -> None:
             nonlocal printed, before
             now = time.monotonic()
             taken, before = now - begun.setdefault(job.name, before), now
             progress.start_task(bars[job.name])
             progress.advance(bars[job.name], size)
-            if enabled and not console.is_terminal and now - printed >= _LINE_SECONDS:
-                printed, done = now, progress.tasks[bars[job.name]].percentage or 1
-                left = timedelta(seconds=round(taken * (100 / done - 1)))
-                line = f"{job.title}: {done:.0f}%, {timedelta(seconds=round(taken))}, {left} left"
+            kept[job.name] += size * earlier
+            if enabled and not console.is_terminal and now - printed >= _LINE_SECONDS and not earlier:
+                printed, task = now, progress.tasks[bars[job.name]]
+                made = max(1, task.completed - kept[job.name])
+                left = timedelta(seconds=round(taken * (task.remaining or 0) / made))
+                line = f"{job.title}: {task.percentage:.0f}%, {timedelta(seconds=round(taken))}, {left} left"
                 print(line, file=sys.stderr, flush=True)
 
         yield advance
@@ -174,12 +177,12 @@ def _run_job(job: Job, finished: Path, workers: int, advance: Advance) -> int:
     make_folder(finished)
     ranks = [rank for rank in range(len(job.sizes)) if not _mark(finished, rank).exists()]
     if done := sum(job.sizes) - sum(job.sizes[rank] for rank in ranks):
-        advance(job, done)
+        advance(job, done, True)
     largest = 0
     if workers == 1 or len(ranks) < 2:
         for rank in ranks:
             largest = max(largest, _run_task(job, finished, rank))
-            advance(job, job.sizes[rank])
+            advance(job, job.sizes[rank], False)
         return largest
     # Imported once, in the server that workers are forked from: webdataset brings torch, a second and 200
     # MB, which each worker of each stage would pay again.
@@ -191,16 +194,16 @@ def _run_job(job: Job, finished: Path, workers: int, advance: Advance) -> int:
                 tasks = {pool.submit(_run_task, job, finished, rank): rank for rank in ranks}
             for task in as_completed(tasks):
                 largest = max(largest, task.result())
-                advance(job, job.sizes[tasks[task]])
+                advance(job, job.sizes[tasks[task]], False)
             return largest
-        except BrokenProcessPool:
-            raise UserError(
-                f"A process of stage {job.name} was killed, most likely because memory ran out. Use fewer "
-                "--workers, and run the same command again: finished tasks are not redone."
-            ) from None
-        except BaseException:
+        except BaseException as error:
             for process in list(pool._processes.values()):
-                process.kill()
+                process.kill()  # they block SIGTERM, by which the pool would end them
+            if isinstance(error, BrokenProcessPool):
+                raise UserError(
+                    f"A process of stage {job.name} was killed, most likely because memory ran out. Use "
+                    "fewer --workers, and run the same command again: finished tasks are not redone."
+                ) from None
             raise
 
 
@@ -208,17 +211,23 @@ def _run_job(job: Job, finished: Path, workers: int, advance: Advance) -> int:
 def _delayed_signals() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM come at the end of the block, and block them in the processes it starts: these
     would print a traceback while they import, or when they find this one gone."""
-    numbers, came = (signal.SIGINT, signal.SIGTERM), list[int]()
+    if threading.current_thread() is not threading.main_thread():  # which signals do not interrupt
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    came: list[int] = []
     multiprocessing.resource_tracker.ensure_running()  # its start would unblock them
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    # other threads have no such mask, and Python lets the main thread handle what they receive
-    handlers = [signal.signal(number, lambda number, _: came.append(number)) for number in numbers]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
     try:
+        for (
+            number
+        ) in handlers:  # other threads have no such mask, and the main thread handles what they receive
+            signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in zip(numbers, handlers):
-            signal.signal(number, handler)
+        for number in reversed(handlers):  # SIGINT last: it may raise at once
+            signal.signal(number, handlers[number] or signal.SIG_DFL)
         for one in came:
             signal.raise_signal(one)
 
@@ -229,7 +238,7 @@ def _start_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when the preparation has ended: the server that forked it lives as long as it does."""
+    """End this worker when the preparation has ended: the server that forked it lives as long as a worker."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

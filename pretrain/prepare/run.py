@@ -34,6 +34,7 @@ from pretrain.prepare.jobs import Job, make_folder, make_once
 from pretrain.prepare.sources.planning import RECIPE, plan_tasks
 from pretrain.prepare.sources.readers import ReadTask
 from pretrain.prepare.sources.structure import require_known
+from pretrain.prepare.sources.structured import note_tags
 from pretrain.prepare.work_folder import PreparationPlan
 
 _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
@@ -64,7 +65,9 @@ def prepare(
     def plan(work: Path) -> list[Job]:
         paired = config.pairs != "none"
         require_known(config.language)
-        tasks = plan_tasks(config.sources, config.unit == "record" and not paired, structure=paired)
+        records = config.unit == "record" and not paired
+        tasks = plan_tasks(config.sources, records, structure=paired)
+        note_tags(tasks, config.sources, records)
         if overwrite:
             _refuse_own_output(config, tasks, out)
             remove_durably(out / MANIFEST)  # first: from here on the folder does not pass for finished

@@ -29,7 +29,7 @@ from pretrain.prepare.sources.readers import (
     read_head,
     require_utf8,
 )
-from pretrain.prepare.sources.structured import columns_of, note_tags
+from pretrain.prepare.sources.structured import columns_of
 from pretrain.prepare.wrapping import margin
 
 # beside prepared data: the config that a training gave to the preparation that it started
@@ -44,9 +44,9 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
 _REMEDIES = {
     ".docx .epub .ipynb .odt .org .rtf .tex": "make text of it: pandoc -t plain {file} -o {text}",
     ".pdf": "make text of it: pdftotext {file} {text}",
-    ".srt": r"make text of it: grep -av -e '-->' -e '^[0-9]*\s*$' {file} | tr -s '\r\n' ' ' >{text}",
-    ".vtt": r"make text of it: LC_ALL=C sed '1,/^\s*$/d; /^NOTE/,/^\s*$/d; /-->/d; /^[0-9]*\s*$/d; "
-    r"s/<[^>]*>//g' {file} | tr -s '\r\n' ' ' >{text}",
+    ".srt .vtt": r"make text of it: tr -d '\r' <{file} | LC_ALL=C awk -v RS= -F '\n' '{{for (i = 1; "
+    r"i <= NF && $i !~ /-->/; i++); while (++i <= NF) print $i}}' | LC_ALL=C sed 's/<[^>]*>//g' | "
+    r"tr '\n' ' ' >{text}",
     ".eml .mbox": 'write a row for each message into a .jsonl file: {{"title": SUBJECT, "text": BODY}}',
     ".7z .rar .tar .tgz .zip": "unpack it, and name its files",
     ".ods .xls .xlsx": "save it as CSV, in UTF-8",
@@ -71,9 +71,6 @@ def plan_tasks(
         if structure:
             columns = {task.place: columns_of(task, source, whole) for task in of_source if not task.stripe}
             of_source = [replace(task, columns=columns[task.place]) for task in of_source]
-        for first in {task.kind: task for task in reversed(of_source)}.values():
-            if source.markup == "none" and first.kind in ("jsonl", "csv", "tsv", "parquet"):
-                note_tags(first, source, () if records else first.columns or (source.text_key,))
         tasks += of_source
     if records and any(task.kind == "embedded" for task in tasks):
         raise UserError("source embedded holds no records: unit record reads files and datasets.")

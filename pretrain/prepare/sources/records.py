@@ -190,6 +190,12 @@ def _number(text: str) -> int | str | None:
     return int(text) if text.isdecimal() and len(text) <= 20 else text or None
 
 
+def text_fields(fields: tuple[str, ...], source: Source) -> list[str]:
+    """Return the fields that are read as texts of a record. Raises UserError as reading it does."""
+    columns = _columns(fields, source, UserError)
+    return [field for field, column in columns.items() if column not in (LABEL, SCORE)]
+
+
 def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], UserError]) -> dict[str, str]:
     """Return field -> column, for the fields that a record has."""
     keys = {column: getattr(source, f"{column}_key") for column in (*COLUMNS, LABEL, SCORE)}

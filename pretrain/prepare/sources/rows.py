@@ -151,12 +151,13 @@ def rows_of(
     def plain(value: Any) -> Any:
         if isinstance(value, list):
             return [plain(one) for one in value]
-        is_marked = isinstance(value, str) and ("<" in value or "&" in value)
-        return Document.marked(value, source.markup).text if is_marked else value
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items()}
+        return Document.marked(value, source.markup).text if isinstance(value, str) else value
 
     for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
         if source.markup != "none" and not isinstance(row, BrokenRow):
-            row = {name: plain(value) for name, value in row.items()}
+            row = plain(row)
         yield position, row
 
 

@@ -1,8 +1,9 @@
 """Read the documents of a source with the structure that their files give them."""
 
+import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from pretrain.common.errors import UserError, not_utf8
 from pretrain.config.data import Source
 from pretrain.prepare.sources.markup import HTML, MARKDOWN, MARKUP, WIKITEXT
 from pretrain.prepare.sources.readers import COMPRESSIONS, ReadTask, naming_damage, open_file, too_long
+from pretrain.prepare.sources.records import text_fields
 from pretrain.prepare.sources.rows import BrokenRow, RowFaults, as_unicode, documents, rows_of
 from pretrain.prepare.sources.structure import Document
 
@@ -127,15 +129,22 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     return None if task.kind == "jsonl" or source.text_key in names else _columns_of_texts(rows, names)
 
 
-def note_tags(task: ReadTask, source: Source, names: Iterable[str]) -> None:
-    """Say which of these columns of a file, or of all if none is named, have texts with HTML tags."""
-    rows: list[dict] = []
-    with suppress(UserError):  # who reads all of it says what is wrong
-        rows += (row for _, row in islice(rows_of(task, source), _SAMPLE) if not isinstance(row, BrokenRow))
-    for name in names or dict.fromkeys(chain(*rows)):
-        if 10 * sum(any(map(_TAG.search, _texts(row.get(name)))) for row in rows) > len(rows):
-            said = f"texts in {name!r} have HTML tags, which stay, unless the source has `markup: html`"
-            print(f"note: {task.place}: {said}", file=sys.stderr, flush=True)
+def note_tags(tasks: Sequence[ReadTask], sources: Sequence[Source], records: bool = False) -> None:
+    """Say which columns that are read have texts with HTML tags, in a source's first file of each format."""
+    for task in {(task.source, task.kind): task for task in reversed(tasks)}.values():
+        source, rows, names = sources[task.source], list[dict](), list[str]()
+        if source.markup != "none" or task.kind not in ("jsonl", "csv", "tsv", "parquet"):
+            continue
+        with suppress(UserError):  # who reads all of it says what is wrong
+            found = islice(rows_of(task, source), _SAMPLE)
+            rows += (row for _, row in found if not isinstance(row, BrokenRow))
+            fields = tuple(dict.fromkeys(chain(*rows)))
+            names += text_fields(fields, source) if records else task.columns or (source.text_key,)
+        for name in names:
+            texts = [json.dumps(row.get(name), ensure_ascii=False, default=str) for row in rows]
+            if 10 * sum(map(bool, map(_TAG.search, texts))) > len(rows):
+                said = f"texts in {name!r} have HTML tags, which stay, unless the source has `markup: html`"
+                print(f"note: {task.place}: {said}", file=sys.stderr, flush=True)
 
 
 def _require_columns(task: ReadTask, source: Source, rows: list[dict], further: Iterable[dict]) -> None:

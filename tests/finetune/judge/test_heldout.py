@@ -84,6 +84,11 @@ def test_the_same_text_and_seed_give_the_same_test_and_others_are_refused(tmp_pa
     make_test(sources, tmp_path / "b", seed=0, records=True)
     for path in (tmp_path / "a").rglob("*.jsonl"):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+    about = tmp_path / "a" / "about.json"
+    older = json.loads(about.read_text())
+    del older["settings"]["sources"][0]["markup"]  # of a version that did not have it
+    about.write_text(json.dumps(older))
+    assert make_test(sources, tmp_path / "a", seed=0, records=True).counts == first.counts
     with pytest.raises(UserError, match="another text or seed"):
         make_test(sources, tmp_path / "a", seed=1, records=True)
 

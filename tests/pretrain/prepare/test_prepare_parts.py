@@ -1,12 +1,20 @@
 """Parts of a preparation by themselves: buckets, choices, stages, plans and what is said of them."""
 
 import json
+import os
+import signal
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
+from run_helpers import wait_for
 
+from pretrain.common import files
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import DataConfig
@@ -317,13 +325,47 @@ def test_tasks_that_are_finished_are_not_done_again(tmp_path):
     marks = sorted(path.name for path in (tmp_path / "logs" / "one" / "completions").iterdir())
     assert marks == ["00000", "00001", "00002"]
     shown = []
-    jobs._run_job(
-        stages[0], tmp_path / "logs" / "one" / "completions", 1, lambda job, size: shown.append(size)
-    )
-    assert shown == [18] and len(done) == 3
+    finished = tmp_path / "logs" / "one" / "completions"
+    jobs._run_job(stages[0], finished, 1, lambda job, size, earlier: shown.append((size, earlier)))
+    assert shown == [(18, True)] and len(done) == 3
     shown.clear()
-    jobs._run_job(stages[0], tmp_path / "anew", 1, lambda job, size: shown.append(size))
-    assert shown == [5, 6, 7]
+    jobs._run_job(stages[0], tmp_path / "anew", 1, lambda job, size, earlier: shown.append((size, earlier)))
+    assert shown == [(5, False), (6, False), (7, False)]
+
+
+@dataclass
+class KillsAWorker:
+    """Kills the worker of task 0, at its work or after it; the other task takes a minute."""
+
+    note: Path
+    idle: bool
+
+    def run(self, stream, rank, tasks):
+        if rank == 0:
+            files.replace(self.note, str(os.getpid()).encode())
+        else:
+            wait_for(self.note.exists, [])
+        if (rank == 0 and not self.idle) or (rank == 1 and self.idle):
+            time.sleep(0.5)
+            os.kill(int(self.note.read_text()), signal.SIGKILL)
+        if rank == 1:
+            time.sleep(60)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_killed_worker_ends_the_others_at_once(tmp_path, idle):
+    stage = Job("one", "first", [1, 1], [KillsAWorker(tmp_path / "note", idle)])
+    began = time.monotonic()
+    with pytest.raises(UserError, match="stage one was killed"):
+        run_jobs([stage], tmp_path, 2, progress=False)
+    assert time.monotonic() - began < 45
+
+
+def test_tasks_run_from_another_thread_too(tmp_path):
+    stage = Job("one", "first", [1, 1], [Step([])])
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run_jobs, [stage], tmp_path, 2, progress=False).result() > 10**7
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
 def test_a_folder_is_made_once_and_says_how(tmp_path, monkeypatch):

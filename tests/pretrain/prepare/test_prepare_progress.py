@@ -19,10 +19,20 @@ def test_a_log_file_gets_lines_of_progress(monkeypatch, capsys):
     stages = [Job("read", "read, clean, split", [60, 40], []), Job("build", "write shards", [1], [])]
     with show_progress(stages) as advance:
         monkeypatch.setattr("pretrain.prepare.jobs.time", SimpleNamespace(monotonic=lambda: monotonic() + 60))
-        advance(stages[0], 60)
+        advance(stages[0], 60, False)
         printed = capsys.readouterr().err
     assert "read, clean, split: 60%, 0:01:00, 0:00:40 left\n" in printed
     assert "write shards:" not in printed and "\x1b" not in printed
+
+
+def test_what_was_done_before_does_not_shorten_the_time_left(monkeypatch, capsys):
+    monkeypatch.setattr("pretrain.prepare.jobs._LINE_SECONDS", 1.0)
+    stage = Job("read", "read, clean, split", [90, 1, 9], [])
+    with show_progress([stage]) as advance:
+        advance(stage, 90, True)
+        monkeypatch.setattr("pretrain.prepare.jobs.time", SimpleNamespace(monotonic=lambda: monotonic() + 60))
+        advance(stage, 1, False)
+        assert "read, clean, split: 91%, 0:01:00, 0:09:00 left\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unit", ["sentence", "record"])

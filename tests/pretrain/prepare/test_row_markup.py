@@ -10,7 +10,7 @@ from pretrain.config.data import Source
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.records import records
 from pretrain.prepare.sources.rows import RowFaults, documents
-from pretrain.prepare.sources.structured import structured
+from pretrain.prepare.sources.structured import note_tags, structured
 
 HTML = "<p>Die Pumpe f&ouml;rdert <b>&Ouml;l</b>.</p><nav>A</nav><p>Sie ist dicht,\nwenn p < 3.</p>"
 PLAIN = "Die Pumpe fördert Öl.\nSie ist dicht, wenn p < 3."
@@ -44,18 +44,41 @@ def test_texts_are_read_as_files_of_html_are(place, capsys):
 
 @pytest.mark.parametrize("how", [{}, {"structure": True}, {"records": True}])
 def test_tags_that_stay_are_named(place, capsys, how):
-    source = Source(source=place)
-    plan_tasks([source], **how)
+    keys = {"text_key": "title", "positive_key": "text"} if "records" in how else {}
+    source = Source(source=place, **keys)
+    note_tags(plan_tasks([source], **how), [source], **({"records": True} if keys else {}))
     said = (
         f"note: {place}: texts in 'text' have HTML tags, which stay, unless the source has `markup: html`\n"
     )
     assert capsys.readouterr().err == said
 
 
-def test_a_column_that_is_not_read_and_a_few_tags_are_not_named(tmp_path, capsys):
+@pytest.mark.parametrize("records", [False, True])
+def test_a_column_that_is_not_read_and_a_few_tags_are_not_named(tmp_path, capsys, records):
     rows = [{"text": "Ein <b>Wort</b>." if n == 7 else "Wenn a < b.", "page": HTML} for n in range(20)]
-    plan_tasks([Source(source=str(put(tmp_path / "a.jsonl", as_jsonl(rows))))])
+    source = Source(source=str(put(tmp_path / "a.jsonl", as_jsonl(rows))), other_fields="ignore")
+    note_tags(plan_tasks([source], records), [source], records)
     assert capsys.readouterr().err == ""
+
+
+def test_passages_with_a_title_are_named_and_read(tmp_path, capsys):
+    """As of BEIR: {"title": ..., "text": ...}."""
+    rows = [
+        {"query": "dicht?", "positive_passages": [{"title": "A &amp; B", "text": HTML}]} for _ in range(9)
+    ]
+    place = str(put(tmp_path / "a.jsonl", as_jsonl(rows)))
+    for source in (Source(source=place), Source(source=place, markup="html")):
+        tasks = plan_tasks([source], records=True)
+        note_tags(tasks, [source], records=True)
+        assert ("'positive_passages' have HTML tags" in capsys.readouterr().err) == (source.markup == "none")
+    assert next(records(tasks[0], source)).texts[1] == f"A & B {PLAIN}".replace("\n", " ")
+
+
+def test_lines_of_a_text_without_tags_are_joined_as_those_of_html(tmp_path):
+    rows = [{"text": "Die Pumpe\nist dicht."}, {"text": "Die Pumpe\nist <b>dicht</b>."}]
+    source = Source(source=str(put(tmp_path / "a.jsonl", as_jsonl(rows))), markup="html")
+    (task,) = plan_tasks([source])
+    assert set(documents(task, source, RowFaults())) == {"Die Pumpe ist dicht."}
 
 
 def test_a_text_file_has_no_fields(tmp_path):
