@@ -96,7 +96,7 @@ def test_data_of_an_earlier_version_are_told(tmp_path):
     assert [preparation_of(manifest) for manifest, _ in given] == [version for _, version in given]
     assert outdated("d", {}) is None and outdated("d", {"preparation": 8}) is None
     said = outdated("d", {"preparation": 6})
-    assert "d was prepared by an earlier version (6, this is 7)" in said and "--overwrite" in said
+    assert "d was prepared by an earlier version (6, this is 8)" in said and "--overwrite" in said
     assert "clearly cache" in outdated("d", {"cache": {"a": 1}})
 
 

@@ -329,7 +329,7 @@ MAKES: dict[str, tuple[Callable[[], Iterable[str]], Callable[[str], object]]] = 
     "modules": (modules, prose),
 }
 OF_VERSION = {
-    7: {
+    8: {
         "sentences": "a49ae5c2ddf45583",
         "prose": "ad974fe0ab9467c1",
         "paragraphs": "ca72104db1a2ad87",
