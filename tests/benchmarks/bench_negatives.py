@@ -7,13 +7,19 @@
     python tests/benchmarks/bench_negatives.py fit --out runs/n --legs static-blocks
     python tests/benchmarks/bench_negatives.py noise --data data/nb
 
+    clearly train --config clear_micro --objective mlm --data data/nb --run runs/masked --model.layers 2 \\
+        --model.hidden_size 128 --model.heads 2 --train.steps 500
+    python tests/benchmarks/bench_negatives.py train --data data/nb --out runs/m --legs masked-blocks \\
+        --init runs/masked/best
+
     clearly adapt --config adapt_micro --init MODEL --text MANUAL --out runs/adapted
     python tests/benchmarks/bench_negatives.py train --data runs/adapted/data --out runs/post \\
         --legs post-blocks --init MODEL --judge runs/adapted/judge/NanoBEIR/test
 
-Legs are KIND-SHAPE, kinds `static` (word vectors), `layer` and `post` (MODEL, trained further), shapes those
-of `runs_of`. docs/small_encoder.md has all shapes of `static`, blocks and data of `layer`, and start, blocks
-(fitted with --held 128) and data of `post`: some 40 minutes of a core.
+Legs are KIND-SHAPE, kinds `static` (word vectors), `layer`, and from --init `masked` and `post` (MODEL),
+shapes those of `runs_of`. docs/small_encoder.md has all shapes of `static`, blocks and data of `layer`,
+blocks and steps of `masked` (fitted with --held 256), and start, blocks (--held 128) and data of `post`: an
+hour of a core.
 
 CLEAR_DATA must point at the benchmarks. `train` appends a line per run to OUT/rows.jsonl and skips what is
 there. An anchor's candidates are its batch's positives or, in the leg `blocks`, those of its block of n.
@@ -56,10 +62,11 @@ from pretrain.model.encoder import build_encoder, load_encoder
 from pretrain.step.heldout import find_partners
 
 CPU, TEMPERATURE, BUDGET, LONGEST = torch.device("cpu"), 0.05, 16_384, 24
-RATES = {"static": 0.01, "layer": 0.003, "post": 8e-5}
+RATES = {"static": 0.01, "layer": 0.003, "masked": 1e-3, "post": 8e-5}
 PLANS = {
     "static": (131_072, 64, 4096, [2**power for power in range(6, 15)], (16, 64, 256, 512, 1024)),
     "layer": (16_384, 32, 512, [32, 128, 512, 2048], (32, 128)),
+    "masked": (49_152, 24, 2048, [64, 256, 1024, 2048], (64, 256, 1024)),
     "post": (2048, 8, 256, [16, 64, 256, 1024], (16, 64, 128)),
 }
 """Kind -> pairs of a run, steps of the leg of equal steps, batch of the leg of blocks, batches, blocks."""
@@ -97,7 +104,8 @@ def cut_short(texts: Ragged, longest: int) -> Ragged:
 def embed(encoder: nn.Module, texts: Ragged) -> Tensor:
     """Embed texts, float32[N, d], micro-batch by micro-batch; keeps the graph where gradients are on."""
     rows = cut_and_pack(texts, count_micro_batches(texts.lengths, BUDGET), CPU)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not isinstance(encoder, Static)):
+    half = torch.cpu._is_avx512_bf16_supported() and not isinstance(encoder, Static)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
         parts = [encoder.embed(row.ids, row.lengths).float() for row in rows]
     return torch.cat(parts)[torch.argsort(torch.cat([row.rows for row in rows]))]
 
@@ -246,7 +254,7 @@ def train_all(options: argparse.Namespace) -> None:
             kind = run["kind"]
             if kind not in scores:
                 scores[kind] = scorer(kind, options.data, options.judge, tokenizer)
-            encoder = build(options.init if kind == "post" else kind, tokenizer, run["seed"])
+            encoder = build(options.init if kind in ("masked", "post") else kind, tokenizer, run["seed"])
             train(encoder, pairs, run)
             with torch.no_grad():
                 row = run | scores[kind](encoder.eval()) | {"seconds": time.process_time() - begun}
