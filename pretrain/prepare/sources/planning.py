@@ -45,8 +45,8 @@ _REMEDIES = {
     ".docx .epub .ipynb .odt .org .rtf .tex": "make text of it: pandoc -t plain {file} -o {text}",
     ".pdf": "make text of it: pdftotext {file} {text}",
     ".srt .vtt": r"make text of it: tr -d '\r' <{file} | LC_ALL=C awk -v RS= -F '\n' '{{for (i = 1; "
-    r"i <= NF && $i !~ /-->/; i++); while (++i <= NF) print $i}}' | LC_ALL=C sed 's/<[^>]*>//g' | "
-    r"tr '\n' ' ' >{text}",
+    r"i <= NF && $i !~ /-->/; i++); while (++i <= NF) if ($i !~ /-->/ && !($i ~ /^[ \t0-9]*$/ && "
+    r"$(i + 1) ~ /-->/)) print $i}}' | LC_ALL=C sed 's/<[^>]*>//g' | tr '\n' ' ' >{text}",
     ".eml .mbox": 'write a row for each message into a .jsonl file: {{"title": SUBJECT, "text": BODY}}',
     ".7z .rar .tar .tgz .zip": "unpack it, and name its files",
     ".ods .xls .xlsx": "save it as CSV, in UTF-8",

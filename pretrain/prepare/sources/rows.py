@@ -157,7 +157,10 @@ def rows_of(
 
     for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
         if source.markup != "none" and not isinstance(row, BrokenRow):
-            row = plain(row)
+            try:
+                row = plain(row)
+            except RecursionError:
+                row = BrokenRow("JSON that is nested too deep")
         yield position, row
 
 

@@ -129,22 +129,31 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     return None if task.kind == "jsonl" or source.text_key in names else _columns_of_texts(rows, names)
 
 
-def note_tags(tasks: Sequence[ReadTask], sources: Sequence[Source], records: bool = False) -> None:
+def note_tags(tasks: Iterable[ReadTask], sources: Sequence[Source], records: bool = False) -> None:
     """Say which columns that are read have texts with HTML tags, in a source's first file of each format."""
-    for task in {(task.source, task.kind): task for task in reversed(tasks)}.values():
-        source, rows, names = sources[task.source], list[dict](), list[str]()
-        if source.markup != "none" or task.kind not in ("jsonl", "csv", "tsv", "parquet"):
-            continue
-        with suppress(UserError):  # who reads all of it says what is wrong
-            found = islice(rows_of(task, source), _SAMPLE)
-            rows += (row for _, row in found if not isinstance(row, BrokenRow))
-            fields = tuple(dict.fromkeys(chain(*rows)))
-            names += text_fields(fields, source) if records else task.columns or (source.text_key,)
-        for name in names:
-            texts = [json.dumps(row.get(name), ensure_ascii=False, default=str) for row in rows]
-            if 10 * sum(map(bool, map(_TAG.search, texts))) > len(rows):
-                said = f"texts in {name!r} have HTML tags, which stay, unless the source has `markup: html`"
-                print(f"note: {task.place}: {said}", file=sys.stderr, flush=True)
+    firsts: dict[tuple[int, str], ReadTask] = {}
+    for task in tasks:
+        firsts.setdefault((task.source, task.kind), task)
+    for task in firsts.values():
+        if sources[task.source].markup == "none" and task.kind in ("jsonl", "csv", "tsv", "parquet"):
+            _note_tags(task, sources[task.source], records)
+
+
+def _note_tags(task: ReadTask, source: Source, records: bool) -> None:
+    def read(fields: tuple[str, ...]) -> list[str]:
+        wanted = text_fields(fields, source) if records else task.columns or (source.text_key,)
+        return [name for name in wanted if name in fields]
+
+    rows, names = list[dict](), dict[str, None]()
+    with suppress(UserError):  # who reads all of it says what is wrong
+        found = islice(rows_of(task, source, read), _SAMPLE)
+        rows += (row for _, row in found if not isinstance(row, BrokenRow))
+        names |= dict.fromkeys(name for row in rows for name in read(tuple(row)))
+    for name in names:
+        texts = [json.dumps(row.get(name), ensure_ascii=False, default=str) for row in rows]
+        if 10 * sum(map(bool, map(_TAG.search, texts))) > len(rows):
+            said = f"texts in {name!r} have HTML tags, which stay, unless the source has `markup: html`"
+            print(f"note: {task.place}: {said}", file=sys.stderr, flush=True)
 
 
 def _require_columns(task: ReadTask, source: Source, rows: list[dict], further: Iterable[dict]) -> None:

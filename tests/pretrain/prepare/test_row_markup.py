@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from test_rows import as_csv, as_jsonl, as_parquet, put
 
@@ -72,6 +74,28 @@ def test_passages_with_a_title_are_named_and_read(tmp_path, capsys):
         note_tags(tasks, [source], records=True)
         assert ("'positive_passages' have HTML tags" in capsys.readouterr().err) == (source.markup == "none")
     assert next(records(tasks[0], source)).texts[1] == f"A & B {PLAIN}".replace("\n", " ")
+
+
+def test_rows_of_several_names_and_columns_that_nobody_reads(tmp_path, capsys):
+    """Of a parquet file, one of dates that Python has not: it is not read."""
+    rows = [{"query" if n % 2 else "question": f"dicht {n}?", "pos": HTML} for n in range(9)]
+    pairs = Source(source=str(put(tmp_path / "a.jsonl", as_jsonl(rows))))
+    far = pa.array([2**50] * 9, pa.timestamp("s"))
+    pq.write_table(pa.table({"text": [HTML] * 9, "when": far}), tmp_path / "b.parquet")
+    texts = Source(source=str(tmp_path / "b.parquet"))
+    note_tags(plan_tasks([pairs], records=True), [pairs], records=True)
+    note_tags(plan_tasks([texts]), [texts])
+    first, second = capsys.readouterr().err.splitlines()
+    assert "a.jsonl: texts in 'pos'" in first and "b.parquet: texts in 'text'" in second
+
+
+def test_a_row_that_is_nested_too_deep_is_broken(tmp_path):
+    deep = json.dumps({"text": "Die Pumpe ist dicht."})[:-1] + ', "tree": ' + "[" * 900 + "]" * 900 + "}"
+    rows = "\n".join([deep, *(as_jsonl(ROWS).splitlines() * 20)])
+    source = Source(source=str(put(tmp_path / "a.jsonl", rows)), markup="html")
+    faults = RowFaults()
+    found = [text for task in plan_tasks([source]) for text in documents(task, source, faults)]
+    assert set(found) == {PLAIN}
 
 
 def test_lines_of_a_text_without_tags_are_joined_as_those_of_html(tmp_path):
