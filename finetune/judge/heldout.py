@@ -367,8 +367,12 @@ def _write_training(
             for _, parts in groups(of_source, sources, size, RowFaults()):
                 held = [_key(joined(part), seed) < heldout.limit for part in parts]
                 for part, is_held in zip(without_neighbours(parts, held), held, strict=True):
-                    place = "heldout" if is_held else "training" if part else "neighbours"
-                    if place == "training" and is_copy(joined(part), heldout.shingles):
+                    place = "training"
+                    if is_held:
+                        place = "heldout"
+                    elif not part:
+                        place = "neighbours"
+                    elif is_copy(joined(part), heldout.shingles):
                         place = "copies"
                     counts[place] += 1
                     if place == "training":

@@ -87,18 +87,21 @@ def start_local_ranks(ranks: int) -> list[subprocess.Popen]:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", str(free_port()))
 
+    def as_rank(number: int) -> dict[str, str]:
+        return {"RANK": str(number), "LOCAL_RANK": str(number)}
+
     print(f"starting {ranks} ranks ...", file=sys.stderr, flush=True)
     parent = os.getpid()
     others = [
         subprocess.Popen(
             [sys.executable, *sys.orig_argv[1:]],
-            env=os.environ | dict.fromkeys(("RANK", "LOCAL_RANK"), str(number)),
+            env=os.environ | as_rank(number),
             stdin=subprocess.DEVNULL,
             preexec_fn=lambda: die_with(parent),
         )
         for number in range(index * ranks + 1, (index + 1) * ranks)
     ]
-    os.environ.update(dict.fromkeys(("RANK", "LOCAL_RANK"), str(index * ranks)))
+    os.environ.update(as_rank(index * ranks))
     threading.Thread(target=_end_with_any, args=(others,), daemon=True).start()
     atexit.register(_wait_for_end, others)
     return others

@@ -214,8 +214,7 @@ class Pack(PlannedStep):
             part = sentences.take(index)
             if not config.keeps_documents:
                 packed = one_per_sequence(part, encoder.cls_id, encoder.sep_id)
-                rows = chosen.rows[owner[index]]
-                packed.texts = lambda start, stop, rows=rows: texts.decode(rows[start:stop])
+                packed.texts = partial(_texts_of, texts, chosen.rows[owner[index]])
                 yield split, packed
                 continue
             copy = np.repeat(np.arange(len(shown)), sizes)  # of a document: each is one of its own
@@ -275,3 +274,7 @@ class Build(Pack):
             for split, packed in self.packed(rank, counts):
                 shards.write(split, packed, parse)
         BuiltShards(counts=counts, shards=shards.records()).write(self.work, rank)
+
+
+def _texts_of(texts: bk.Texts, rows: np.ndarray, start: int, stop: int) -> list[str]:
+    return texts.decode(rows[start:stop])
