@@ -192,6 +192,7 @@ def _run_job(job: Job, finished: Path, workers: int, advance: Advance) -> int:
         try:
             with _delayed_signals():
                 tasks = {pool.submit(_run_task, job, finished, rank): rank for rank in ranks}
+                pool.submit(int)  # wakes the pool to watch the worker it started last, too
             for task in as_completed(tasks):
                 largest = max(largest, task.result())
                 advance(job, job.sizes[tasks[task]], False)
@@ -219,9 +220,8 @@ def _delayed_signals() -> Iterator[None]:
     multiprocessing.resource_tracker.ensure_running()  # its start would unblock them
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
     try:
-        for (
-            number
-        ) in handlers:  # other threads have no such mask, and the main thread handles what they receive
+        # Other threads have no such mask, and the main thread handles what they receive.
+        for number in handlers:
             signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:

@@ -335,26 +335,28 @@ def test_tasks_that_are_finished_are_not_done_again(tmp_path):
 
 @dataclass
 class KillsAWorker:
-    """Kills the worker of task 0, at its work or after it; the other task takes a minute."""
+    """Kills the first or the last worker, at its work or after it; the other's task takes a minute."""
 
-    note: Path
+    notes: Path
+    last: bool
     idle: bool
 
     def run(self, stream, rank, tasks):
-        if rank == 0:
-            files.replace(self.note, str(os.getpid()).encode())
-        else:
-            wait_for(self.note.exists, [])
-        if (rank == 0 and not self.idle) or (rank == 1 and self.idle):
+        files.replace(self.notes / str(rank), str(os.getpid()).encode())
+        wait_for(lambda: len(list(self.notes.glob("?"))) == tasks, [])
+        victim = sorted(int(note.read_text()) for note in self.notes.glob("?"))[-self.last]
+        if (os.getpid() == victim) != self.idle:
             time.sleep(0.5)
-            os.kill(int(self.note.read_text()), signal.SIGKILL)
-        if rank == 1:
+            os.kill(victim, signal.SIGKILL)
+        if os.getpid() != victim:
             time.sleep(60)
 
 
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("idle", [False, True])
-def test_a_killed_worker_ends_the_others_at_once(tmp_path, idle):
-    stage = Job("one", "first", [1, 1], [KillsAWorker(tmp_path / "note", idle)])
+def test_a_killed_worker_ends_the_others_at_once(tmp_path, last, idle):
+    (notes := tmp_path / "notes").mkdir()
+    stage = Job("one", "first", [1, 1], [KillsAWorker(notes, last, idle)])
     began = time.monotonic()
     with pytest.raises(UserError, match="stage one was killed"):
         run_jobs([stage], tmp_path, 2, progress=False)
