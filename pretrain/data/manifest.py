@@ -20,7 +20,7 @@ MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
 PAIRS = "heldout_pairs.json"
 """Beside the manifest, of unit sentence: [first sentence, the others] of each held-out paragraph."""
-PREPARATION = 8
+PREPARATION = 9
 """Version of what preparation does. Raise it with a change after which the same text and config give other
 shards, or after which a stage keeps other files for the others under the same name. Manifests from before it
 have none: they count as 1."""

@@ -70,7 +70,7 @@ def train_tokenizer(
         else [normalizers.NFC()]
     )
     if wordpiece:
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=1000))  # of Thai
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix="##")

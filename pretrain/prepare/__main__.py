@@ -30,6 +30,8 @@ from pretrain.config.validation import read_yaml
 from pretrain.data.tokenizer import MOST_ACCENTED, folds
 from pretrain.prepare.jobs import run_figures
 
+_MOST_UNKNOWN = 0.01  # of the tokens; Thai and Japanese have 0.2% and 0.1% in a WordPiece of their own
+
 
 class PrepareFlags(BaseModel):
     """Flags of the command that are not of the data."""
@@ -122,6 +124,10 @@ def summary(manifest: dict, out: Path) -> str:
         else:
             lines.append(f"  capitals and accents are kept: {share} have one; --lowercase true drops both")
     counts = manifest.get("counts", {})
+    unknown = counts.get("tokens_unknown", 0) / max(1, sum(p["tokens"] for p in manifest["splits"].values()))
+    if unknown >= _MOST_UNKNOWN:
+        mend = "name another --tokenizer" if manifest["config"]["tokenizer"] else "--tokenizer_type bpe"
+        lines.append(f"  WARNING: {unknown:.1%} of the tokens are words that it does not know: {mend}")
     lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in counts.items() if count]
     for kind, pairs in manifest.get("pairs", {}).items():
         lines += [f"  {kind:10} {shortened(first, 50)} -> {shortened(second, 90)}" for first, second in pairs]

@@ -27,15 +27,20 @@ _SPEECH = named_words("sentences.speech")
 
 _ABBREVIATIONS = _NEVER_ENDS | _MAY_END
 # Western marks end before white space alone; Chinese full stops need none
-_MARKS, _FULL_STOPS = ".!?…｡।۔؟", "。！？"
+_MARKS, _FULL_STOPS = ".!?…।۔؟", "。！？｡．"
 _CLOSERS = "\"'”’»)\\]}"
+_BRACKETS = "「『（｢", "」』）｣"
+# a sentence goes on after a quotation, and a number after its point
+_GOES_ON = re.compile(
+    rf"(?<=[{_BRACKETS[1]}])(?:[とはがをにでもの、]|って|など)|(?<=．)\d|(?<=[\da-zA-Zａ-ｚＡ-Ｚ]．)"
+)
 # „so“ and »so«: elsewhere these open, so only a blank behind them shows that they close
 _GERMAN_CLOSERS = "“‘«"
 _BOUNDARY = re.compile(
     rf"[{_MARKS}{_FULL_STOPS}]+"  # One class first: the search then runs ten times as fast.
     # tokenised: `. . . )`
     rf"(?:[{_CLOSERS}{_GERMAN_CLOSERS}]*(?: [.!?…]+(?= ))*(?: (?:''|[”’»)\]}}]|-R[RCS]B-)(?= |$))*(?: +|$)"
-    rf"|(?<=[{_FULL_STOPS}])[{_CLOSERS}」』）]*"
+    rf"|(?<=[{_FULL_STOPS}])[{_CLOSERS}{_BRACKETS[1]}]*"
     r"|(?<=[a-z].)(?=[A-Z][a-z]+(?:[ ,']|$)))"  # "the end.The next": a line break was lost
 )
 _LAST_WORD = re.compile(r"[^\s(\[{\"“‘'«/–—-]*$")
@@ -121,7 +126,9 @@ class _Paragraph:
         """
         line = self.line
         character = line[mark]
-        if character in "。！？｡।۔؟" or line[behind - 1] in "。！？」』）":
+        if character in _FULL_STOPS or line[behind - 1] in _BRACKETS[1]:
+            return not _GOES_ON.match(line, behind) and not self._is_quoted(start, behind)
+        if character in "।۔؟":
             return True
         if mark == start:
             return False  # a mark without a sentence before it
@@ -154,12 +161,20 @@ class _Paragraph:
             return self._opens(following, lowered)
         return character != "." or self._word_ends(word, start, mark, following, next_character, lowered)
 
+    def _is_quoted(self, start: int, behind: int) -> bool:
+        """Return whether the mark before `behind` is in a quotation that began inside the sentence and ends."""
+        opening = max(self.line.rfind(bracket, start + 1, behind) for bracket in _BRACKETS[0])
+        if opening < 0:
+            return False
+        closing = self.line.find(_BRACKETS[1][_BRACKETS[0].index(self.line[opening])], opening, behind + 100)
+        return closing >= behind
+
     def _word_ends(
         self, word: str, start: int, mark: int, following: int, next_character: str, lowered: bool
     ) -> bool:
         """Return whether a full stop after `word` ends a sentence, and is not part of an abbreviation."""
         lower = word.lower()
-        if len(word) == 1 and word.isalpha() and word.isascii():
+        if len(word) == 1 and word.isalpha() and (word.isascii() or word.isupper()):
             return self._opens(following, lowered)  # an initial: "J. Smith"; but "World War I. The"
         if lower in _NEVER_ENDS:
             return lower not in _MAY_END and lower in _NUMBERED and not next_character.isdigit()
@@ -167,8 +182,12 @@ class _Paragraph:
             return self._opens(following, lowered)
         if word.isdigit() and len(word) <= 2 and self._follows_ordinal(following):
             return False  # "am 26. März", "im 19. Jahrhundert"
-        # "2. Method": a list number, not a sentence
-        return not (word.isdigit() and len(word) <= 3 and mark - len(word) - start < 2)
+        # "2. Method", "Methods: 2.1. Data": a number of a list or a heading, not a sentence
+        before = self.line[start : mark - len(word)]
+        if word.isdigit():
+            return not (len(word) <= 3 and len(before) < 2)
+        is_number = word.replace(".", "").isdigit() and len(word) <= 9
+        return not (is_number and (len(before) < 2 or before.endswith(": ")))
 
     def _follows_ordinal(self, position: int) -> bool:
         """Return whether the word at `position` is one that German puts after an ordinal number."""

@@ -3,21 +3,31 @@
 A line of such text ends where the next word would have passed the right margin. So the margin is looked for:
 most lines inside paragraphs end within a word of it, or near it if a writer broke them, and few as sentences
 do. Lines of poems, lists, tables and code end earlier, and sentences written one a line end in a mark.
+Chinese and Japanese are wrapped between any two characters, each as wide as two letters.
 """
 
 import re
 from collections.abc import Container
 from itertools import pairwise
 
+from augment.text.cleaning import clean
+
 _MARGINS = range(40, 121)
 _FEWEST = 6  # lines that are followed by another of their paragraph
-_ENDS = re.compile(r"[.!?…:;][\"'”’»)\]]*$")
-_INNER_MARKS = re.compile(r"[,.;:!?][\"'”’)]? ")
+_ENDS = re.compile(r"[.!?…:;。！？][\"'”’»)\]」』）]*$")
+_INNER_MARKS = re.compile(r"[,.;:!?][\"'”’)]? |[、。，！？](?!$)")
+# between these characters a line break is no blank: kana, ideographs, their marks, full-width letters
+_UNSPACED = "\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
+_BREAK = re.compile(rf"(?<=[{_UNSPACED}])[ \t]*\n\s*(?=[{_UNSPACED}])")
+_WIDE = re.compile(rf"[{_UNSPACED}\uac00-\ud7a3]")
+# what can be put at the end of a line: a word, or a character and the marks that begin no line
+_FIRST = re.compile(rf"\s*([{_UNSPACED}][、。，．！？」』）ー]*|[^\s{_UNSPACED}]+)")
 _BLANK_LINES = re.compile(r"\n(?:[ \t\r\f]*\n)+")
 _FENCED = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1", re.M | re.S)
 # a line that begins a list item, a heading, a quotation or a field; one of code or of a table
 _ITEM = re.compile(
-    r"\s*(?:[-*+•·o–—#=~_]+\s|[>|{}$%@\\]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]\s|\w[\w-]*: )"
+    r"\s*(?:[-*+•·o–—#=~_]+\s|[>|{}$%@\\\u3000・●■◆○※]|\d{1,3}[．、]|\w[\w-]*: "
+    r"|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]\s)"
 )
 _CODE = re.compile(r"[{}(;=|:>\\]$")
 _TABLE = re.compile(r"\S {3}")
@@ -32,6 +42,25 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(_FIRST_WORD.findall(text.lower()))
 
 
+def one_line(paragraph: str) -> str:
+    """Return a clean paragraph as one line: a line break is a blank, but not in Chinese or Japanese.
+
+    >>> one_line("the\\nend 日本\\n語")
+    'the end 日本語'
+    """
+    return clean(paragraph if paragraph.isascii() else _BREAK.sub("", paragraph))
+
+
+def _columns(text: str) -> int:
+    return len(text) if text.isascii() else len(text) + len(_WIDE.findall(text))
+
+
+def _room(line: str, following: str, width: int) -> int:
+    """Return how many columns are left of a line with what begins the next one put behind it."""
+    first = _FIRST.match(following)
+    return width - _columns(line) - 1 - (_columns(first[1]) if first else 0)
+
+
 def margin(text: str) -> int:
     """Return the column at which the lines of a text are wrapped, 0 if they are not.
 
@@ -44,20 +73,20 @@ def margin(text: str) -> int:
     pairs = [(a, b) for block in blocks for a, b in pairwise(block) if a and b and not _is_apart(a, b)]
     if len(pairs) < _FEWEST:
         return 0
-    lengths = sorted(len(line) for line, _ in pairs)
+    lengths = sorted(_columns(line) for line, _ in pairs)
     width = lengths[len(lengths) * 97 // 100]  # a few lines stand out: addresses, tables
     if width not in _MARGINS:
         return 0
     full = near = ended = capitals = words = nouns = letters = characters = marks = 0
     for line, following in pairs:
         first = following.split(None, 1)[0]
-        room = width - len(line) - 1 - len(first)
+        room = _room(line, following, width)
         full += room < 3
         near += room < width // 6
         ended += bool(_ENDS.search(line))
         capitals += first[0].isupper() and not first.isupper()
         nouns += sum(word[0].isupper() and not word.isupper() for word in line.split()[1:])
-        words += line.strip().count(" ") + 1
+        words += line.strip().count(" ") + 1 + (_columns(line) - len(line)) // 2
         letters += sum(map(str.isalpha, line))
         marks += len(_INNER_MARKS.findall(line))
         characters += len(line) - line.count(" ")
@@ -107,9 +136,8 @@ def _continues(previous: str, line: str, width: int) -> bool:
         return True
     if _is_apart(previous, line):
         return False
-    first = line.split(None, 1)[0]
-    room = width - len(previous) - 1 - len(first)  # what was left, with the next word put behind
-    if first[0].islower():
+    room = _room(previous, line, width)
+    if line.lstrip()[0].islower():
         return room < width // 2
     return room < (4 if _ENDS.search(previous) else width // 6)
 
@@ -118,6 +146,6 @@ def _join(previous: str, line: str, words: Container[str]) -> str:
     match = _HYPHENATED.search(previous)
     rest = _FIRST_WORD.match(line)
     if match is None or rest is None or rest[0] in _JOINT_WORDS:
-        return f"{previous} {line}"
+        return previous + ("" if _BREAK.match(f"{previous[-1:]}\n{line[:1]}", 1) else " ") + line
     is_cut = rest[0].islower() and (match[1] + rest[0]).lower() in words
     return (previous[:-1] if is_cut else previous) + line

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from markdown_it import MarkdownIt
 
 from augment.text.cleaning import clean
+from pretrain.prepare.wrapping import one_line
 
 MARKDOWN, RESTRUCTURED, HTML, WIKITEXT = "markdown", "reStructuredText", "html", "wikitext"
 MARKUP = {
@@ -52,8 +53,7 @@ def _plain(text: str, marks: Marks) -> str:
     """Return a text without marks, a paragraph a line."""
     for pattern, instead in marks:
         text = pattern.sub(instead, text)
-    paragraphs = (clean(part.replace("\n", " ")) for part in re.split(r"\n\s*\n", text))
-    return "\n".join(filter(None, paragraphs))
+    return "\n".join(filter(None, map(one_line, re.split(r"\n\s*\n", text))))
 
 
 # -- Markdown
@@ -138,6 +138,7 @@ _RESTRUCTURED_MARKS = (
     (re.compile(r"`+([^`]*)`+_{0,2}|\*\*([^*]+)\*\*|(?<!\w)\*([^*\s][^*]*)\*(?!\w)"), r"\1\2\3"),
     # an item is a paragraph
     (re.compile(r"^[ \t]*(?:[-*+]|(?:\d+|#)\.)\s+|^[ \t]*\|[ \t]+", re.MULTILINE), "\n\n"),
+    (re.compile(r"(?<!\\)\\ "), ""),  # parts marks from what follows
 )
 
 
@@ -191,6 +192,7 @@ _NO_TEXT = re.compile(  # elements, and those with such an attribute
 _NOTES = re.compile(  # DocBook's, in a section
     r'<h3 class="title">\s*(?:<a [^<>]*></a>)?(Caution|Important|Note|Tip|Warning)</h3>'
 )
+_READINGS = re.compile(r"(?i)<r[pt]\b[^<>]*>[^<]*(?:</r[pt]>)?")  # above ideographs
 
 
 class _Page(HTMLParser):
@@ -248,7 +250,7 @@ class _Page(HTMLParser):
 
     def end_line(self, level: int = 0) -> None:
         """End the line, a heading of this level if it is not 0."""
-        line = clean("".join(self._words))
+        line = one_line("".join(self._words))
         if level or line:  # a heading without words ends a section, too
             self.lines += [(level, line), (0, "")]
         self._words, self._in_heading = [], False
@@ -256,7 +258,7 @@ class _Page(HTMLParser):
 
 def _html(text: str) -> Iterator[Line]:
     """Yield the lines of a page, its title first if it has headings, but none of the highest level."""
-    text, kept = _NOTES.sub(r"<p>\1</p>", text), set[str]()
+    text, kept = _NOTES.sub(r"<p>\1</p>", _READINGS.sub("", text)), set[str]()
     page = _Page(text, kept)
     while page.skipped:  # once more at most for each element, without losing what follows it
         kept.add(page.skipped)

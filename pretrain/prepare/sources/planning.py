@@ -42,7 +42,9 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
 # what to do with files that hold text, but are none
 _REMEDIES = {
-    ".docx .epub .ipynb .odt .org .rtf .tex": "make text of it: pandoc -t plain {file} -o {text}",
+    ".docx .epub .fb2 .ipynb .odt .org .rtf .tex": "make text of it: pandoc -t plain {file} -o {text}",
+    ".dbk .xml": "make text of it, of DocBook: pandoc -f docbook -t plain {file} -o {text}",
+    ".adoc .asciidoc": "make HTML of it: asciidoctor {file}",
     ".pdf": "make text of it: pdftotext {file} {text}",
     ".srt .vtt": r"make text of it: tr -d '\r' <{file} | LC_ALL=C awk -v RS= -F '\n' '{{for (i = 1; "
     r"i <= NF && $i !~ /-->/; i++); while (++i <= NF) if ($i !~ /-->/ && !($i ~ /^[ \t0-9]*$/ && "

@@ -1,5 +1,6 @@
 """Read the documents of a source with the structure that their files give them."""
 
+import codecs
 import json
 import re
 import sys
@@ -39,6 +40,9 @@ _NO_WORDS = re.compile(r"(?=\D*\d)(?![A-Za-z]*[a-z]\d+\Z)[!-~]*|[\d\W_]*|[^\s@]+
 _TAG = re.compile(r"(?i)</(?:[abip]|div|em|h[1-6]|li|span|strong|td)>|<br ?/?>")
 _NO_TITLE = re.compile(r"(?i)(?:\W|[\d_]|\b(?:copy|kopie|of|ohne|titel|unbenannt|untitled|von)\b)*")
 _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
+_AS_BROWSERS = {"iso8859-1": "cp1252", "iso8859-9": "cp1254", "shift_jis": "cp932", "gb2312": "gb18030",
+                "gbk": "gb18030", "euc_kr": "cp949", "big5": "big5hkscs", "tis-620": "cp874"}  # fmt: skip
+"""Encodings, as Python names them, that browsers read as larger ones."""
 
 Columns = tuple[str, ...]
 """The names of two columns that belong together, or of all whose text is read."""
@@ -89,8 +93,9 @@ def _decode(raw: bytes, task: ReadTask) -> str:
         declared = _DECLARED.search(raw[:1024]) if task.kind == HTML else None
         if declared is not None:
             encoding = declared[1].decode().lower()
-            encoding = "cp1252" if encoding in ("iso-8859-1", "latin1") else encoding  # as browsers read it
             with suppress(LookupError, UnicodeError):
+                encoding = codecs.lookup(encoding.removeprefix("x-")).name
+                encoding = _AS_BROWSERS.get(encoding, encoding)
                 # not UTF-16 and the like: the declaration itself could not be read in them
                 if declared[0].decode(encoding) == declared[0].decode():
                     return raw.decode(encoding, "surrogateescape")

@@ -84,6 +84,7 @@ class CorpusTokenizer:
     """The tokenizer of a work folder.
 
     cls_id, sep_id: its special tokens. spelled: how many special tokens were in texts, and were read as text.
+    unknown: how many words it does not know.
     """
 
     def __init__(self, work: Path):
@@ -98,10 +99,11 @@ class CorpusTokenizer:
             tokenizer.no_truncation()
         added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
         self._added = re.compile("|".join(map(re.escape, added)) or "(?!)")
-        self._special, self.spelled = SpecialTokens(self._tokenizer), 0
+        self._special, self.spelled, self.unknown = SpecialTokens(self._tokenizer), 0, 0
         # from the file: transformers takes a second to import
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         self.cls_id, self.sep_id = (self._special_id(settings[f"{role}_token"]) for role in ("cls", "sep"))
+        self._unknown_id = self._special_id(token) if (token := settings.get("unk_token")) else -1
 
     def _special_id(self, token: Any) -> int:
         number = self._tokenizer.token_to_id(token["content"] if isinstance(token, dict) else token)
@@ -122,6 +124,7 @@ class CorpusTokenizer:
                 tokenizer, given = self._tokenizer, self._special.taken_apart(batch)
                 self.spelled += self._special.count(batch)
             parts.append(encode(tokenizer, given))
+            self.unknown += int((parts[-1].ids == self._unknown_id).sum())
         return Ragged.concatenate(parts)
 
 
@@ -186,6 +189,7 @@ class Pack(PlannedStep):
             yield from self._pack(texts, bucket, encoder, counts)
             del texts  # before the next part is read
         counts["special_tokens_read_as_text"] += encoder.spelled
+        counts["tokens_unknown"] += encoder.unknown
 
     def _pack(
         self, texts: bk.Texts, bucket: int, encoder: CorpusTokenizer, counts: Counter[str]

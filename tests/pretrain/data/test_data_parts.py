@@ -94,9 +94,9 @@ def test_what_a_manifest_may_not_say_is_named(data):
 def test_data_of_an_earlier_version_are_told(tmp_path):
     given = [({}, None), ({"config": {"a": 1}}, 1), ({"cache": {"a": 1}}, 1), ({"preparation": 3}, 3)]
     assert [preparation_of(manifest) for manifest, _ in given] == [version for _, version in given]
-    assert outdated("d", {}) is None and outdated("d", {"preparation": 8}) is None
+    assert outdated("d", {}) is None and outdated("d", {"preparation": 9}) is None
     said = outdated("d", {"preparation": 6})
-    assert "d was prepared by an earlier version (6, this is 8)" in said and "--overwrite" in said
+    assert "d was prepared by an earlier version (6, this is 9)" in said and "--overwrite" in said
     assert "clearly cache" in outdated("d", {"cache": {"a": 1}})
 
 

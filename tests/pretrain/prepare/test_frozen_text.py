@@ -22,11 +22,11 @@ _WORDS = (
     "the The a river stone He he it It was gardens They so So known light house I J no No Fig Mr Dr "
     "U.S etc Inc e.g p.m St März Jahrhundert März 26 3 126 1999 said asked The And But and "
     "www.example.com https://a.b x Washington London’s don't über 今天 天气 「行 」 है हां Это ok J.R Ph.D "
-    "vgl bzw z B Apple He's "
+    "vgl bzw z B Apple He's А Л Ł см рис 4.2.6 なに: と言う （図 」は "
 )
 _MARKS = (
-    ". . . . . ! ? … 。 ！ ？ । ؟ .\" .” .) ?' !» ... . . .'' . ) .] . \" :) ,\" , ; : - – — « » „ “ ( ) "
-    "\" ' `` -RRB-"
+    ". . . . . ! ? … 。 ！ ？ । ؟ .\" .” .) ?' !» ... . . .'' . ) .] . \" :) ,\" ． ｡ 。」 ！」 。） , "
+    "; : - – — « » „ “ ( ) \" ' `` -RRB-"
 )
 WORDS, MARKS = _WORDS.split(), _MARKS.split(" ")
 MARKDOWN_PIECES = [
@@ -67,6 +67,7 @@ MARKDOWN_PIECES = [
     "See [[Page|it]], ![[a.png]] and ==this== {{< x >}}.",
 ]
 RESTRUCTURED_PIECES = [
+    "名前は\\ **まだ**\\ 無\nい。 The *file*\\ s",
     "=====\nTitle\n=====",
     "Sub\n---",
     "Other\n~~~~~",
@@ -102,6 +103,7 @@ RESTRUCTURED_PIECES = [
     "Four\n####",
 ]
 HTML_PIECES = [
+    "<p>吾輩は<ruby>猫<rt>ねこ</rt></ruby>で\nある。 <b>名前</b>\n はまだ\nnot 無い",
     "<h1>Title</h1>",
     "<h2>Sub <a href='#x'>¶</a></h2>",
     '<h3 class="title">Note</h3>',
@@ -250,6 +252,9 @@ def wrapped() -> Iterable[str]:
         "Heading",
         "* star",
         "iv) four",
+        "　段落",
+        "３、three",
+        "1．one",
     ]
     for number in range(400):
         width, lines = choose.choice((38, 39, 40, 41, 60, 72, 100, 119, 120, 121, 123)), []
@@ -271,6 +276,11 @@ def wrapped() -> Iterable[str]:
                     line = f"{line} {word}".strip()
             lines += [line, *([choose.choice(apart)] if choose.random() < 0.3 else []), ""]
         yield "\n".join(lines)
+    for width in (19, 20, 30, 38, 59, 60, 62):
+        for closed in (0.02, 0.2):
+            text = "".join(choose.choice("川家光石が、の、にAB家 。가") for _ in range(900))
+            cut = [text[at : at + width - (choose.random() < closed)] for at in range(0, 900, width)]
+            yield "\n".join(line + "\n" * (choose.random() < 0.1) for line in cut)
 
 
 def fronted() -> Iterable[str]:
@@ -329,14 +339,14 @@ MAKES: dict[str, tuple[Callable[[], Iterable[str]], Callable[[str], object]]] = 
     "modules": (modules, prose),
 }
 OF_VERSION = {
-    8: {
-        "sentences": "a49ae5c2ddf45583",
-        "prose": "ad974fe0ab9467c1",
-        "paragraphs": "ca72104db1a2ad87",
+    9: {
+        "sentences": "f5a99776cbc877c1",
+        "prose": "67a7db2b08fb4c06",
+        "paragraphs": "cfb560bbb6470719",
         "markdown": "10c3dfe00aa0803e",
         "front matter": "593a141a00a81cc9",
-        "rst": "598557eaa97b85c2",
-        "html": "4a95dacd6d77dd47",
+        "rst": "c92876e6857243d0",
+        "html": "a2da8dd78a653930",
         "wikitext": "189e2103a9eb2595",
         "documentation": "ca36274e6d672e54",
         "modules": "cf7c1a8902812aa0",
