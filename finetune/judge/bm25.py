@@ -9,7 +9,9 @@ import numpy as np
 from pretrain.benchmarks.retrieval import DEPTH
 
 HOW = "pip install 'sentence-clear[bm25]'"
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
+_WORD = re.compile(
+    r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W_\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+"
+)
 K1, B = 1.2, 0.75
 """Lucene's."""
 
@@ -20,10 +22,10 @@ def available() -> bool:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case; in Chinese and Japanese every character is one.
+    """Return the words of a text in lower case; in Chinese, Japanese and Thai every character is one.
 
-    >>> words_of("Re-run `make_all` 东京")
-    ['re', 'run', 'make', 'all', '东', '京']
+    >>> words_of("Re-run `make_all` 东京 tarで")
+    ['re', 'run', 'make', 'all', '东', '京', 'tar', 'で']
     """
     return _WORD.findall(text.lower())
 

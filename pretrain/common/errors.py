@@ -9,7 +9,7 @@ from pathlib import Path
 
 UNPACKERS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 """End of a compressed file's name -> the program that unpacks it."""
-# letters of Western text, of which hardly three stand together; what is none there, in a word: Polish "ł"
+# letters of Western text, of which hardly three stand together; in a word what is none there: Polish "ł"
 _LETTERS = re.compile(rb"[\x81-\x84\x86-\x90\x98-\x9f\xa1-\xaa\xac-\xba\xbc-\xff]+")
 _SIGN = re.compile(rb"[a-z][\xb1\xb3\xb6\xb9\xbc\xbe\xbf][a-z]")
 

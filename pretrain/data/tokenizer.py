@@ -64,11 +64,6 @@ def train_tokenizer(
     roles = {**_ROLES, **(_WORDPIECE_ROLES if wordpiece else {})}
     special = [*roles.values(), DEL]
     shared: dict[str, Any] = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
-    steps = (
-        [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
-        if lowercase
-        else [normalizers.NFC()]
-    )
     if wordpiece:
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=1000))  # of Thai
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
@@ -87,7 +82,8 @@ def train_tokenizer(
         )
     else:
         tokenizer = Tokenizer(models.BPE())
-        tokenizer.normalizer = normalizers.Sequence(steps)
+        folding = [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
+        tokenizer.normalizer = normalizers.Sequence(folding if lowercase else [normalizers.NFC()])
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(**shared, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))

@@ -27,20 +27,21 @@ _SPEECH = named_words("sentences.speech")
 
 _ABBREVIATIONS = _NEVER_ENDS | _MAY_END
 # Western marks end before white space alone; Chinese full stops need none
-_MARKS, _FULL_STOPS = ".!?…।۔؟", "。！？｡．"
+_OTHER_MARKS = "।॥۔؟።։။།។"  # of Hindi, Urdu, Arabic, Amharic, Armenian, Burmese, Tibetan, Khmer
+_MARKS, _FULL_STOPS = f".!?…{_OTHER_MARKS}", "。！？｡．"
 _CLOSERS = "\"'”’»)\\]}"
-_BRACKETS = "「『（｢", "」』）｣"
-# a sentence goes on after a quotation, and a number after its point
+# a sentence goes on after a quotation and inside of one that it opened, and a number after its point
 _GOES_ON = re.compile(
-    rf"(?<=[{_BRACKETS[1]}])(?:[とはがをにでもの、]|って|など)|(?<=．)\d|(?<=[\da-zA-Zａ-ｚＡ-Ｚ]．)"
+    r"(?<=[」』）｣])(?:[とはがをにでもの、]|って|など)|(?<=．)\d|(?<=[\da-zA-Zａ-ｚＡ-Ｚ]．)"
 )
+_OPENED, _CLOSES = re.compile("[「『（｢][^」』）｣]*$"), re.compile("[^「『（｢]{,99}[」』）｣]")
 # „so“ and »so«: elsewhere these open, so only a blank behind them shows that they close
 _GERMAN_CLOSERS = "“‘«"
 _BOUNDARY = re.compile(
     rf"[{_MARKS}{_FULL_STOPS}]+"  # One class first: the search then runs ten times as fast.
     # tokenised: `. . . )`
     rf"(?:[{_CLOSERS}{_GERMAN_CLOSERS}]*(?: [.!?…]+(?= ))*(?: (?:''|[”’»)\]}}]|-R[RCS]B-)(?= |$))*(?: +|$)"
-    rf"|(?<=[{_FULL_STOPS}])[{_CLOSERS}{_BRACKETS[1]}]*"
+    rf"|(?<=[{_FULL_STOPS}])[{_CLOSERS}」』）｣]*"
     r"|(?<=[a-z].)(?=[A-Z][a-z]+(?:[ ,']|$)))"  # "the end.The next": a line break was lost
 )
 _LAST_WORD = re.compile(r"[^\s(\[{\"“‘'«/–—-]*$")
@@ -126,9 +127,11 @@ class _Paragraph:
         """
         line = self.line
         character = line[mark]
-        if character in _FULL_STOPS or line[behind - 1] in _BRACKETS[1]:
-            return not _GOES_ON.match(line, behind) and not self._is_quoted(start, behind)
-        if character in "।۔؟":
+        if character in _FULL_STOPS or line[behind - 1] in f"{_FULL_STOPS}」』）｣":
+            opened = _OPENED.search(line, max(start + 1, behind - 200), behind)
+            inside = opened and _CLOSES.match(line, behind)
+            return not inside and not _GOES_ON.match(line, behind)
+        if character in _OTHER_MARKS:
             return True
         if mark == start:
             return False  # a mark without a sentence before it
@@ -161,14 +164,6 @@ class _Paragraph:
             return self._opens(following, lowered)
         return character != "." or self._word_ends(word, start, mark, following, next_character, lowered)
 
-    def _is_quoted(self, start: int, behind: int) -> bool:
-        """Return whether the mark before `behind` is in a quotation that began inside the sentence and ends."""
-        opening = max(self.line.rfind(bracket, start + 1, behind) for bracket in _BRACKETS[0])
-        if opening < 0:
-            return False
-        closing = self.line.find(_BRACKETS[1][_BRACKETS[0].index(self.line[opening])], opening, behind + 100)
-        return closing >= behind
-
     def _word_ends(
         self, word: str, start: int, mark: int, following: int, next_character: str, lowered: bool
     ) -> bool:
@@ -183,11 +178,9 @@ class _Paragraph:
         if word.isdigit() and len(word) <= 2 and self._follows_ordinal(following):
             return False  # "am 26. März", "im 19. Jahrhundert"
         # "2. Method", "Methods: 2.1. Data": a number of a list or a heading, not a sentence
-        before = self.line[start : mark - len(word)]
-        if word.isdigit():
-            return not (len(word) <= 3 and len(before) < 2)
-        is_number = word.replace(".", "").isdigit() and len(word) <= 9
-        return not (is_number and (len(before) < 2 or before.endswith(": ")))
+        before, dotted = self.line[start : mark - len(word)], "." in word
+        begins = len(before) < 2 or (dotted and before.endswith(": "))
+        return not (begins and word.replace(".", "").isdigit() and len(word) <= (9 if dotted else 3))
 
     def _follows_ordinal(self, position: int) -> bool:
         """Return whether the word at `position` is one that German puts after an ordinal number."""
@@ -233,7 +226,8 @@ def sentences_of(text: str) -> list[str]:
 
 _NON_LETTERS = bytes(c for c in range(128) if not chr(c).isalpha() and not chr(c).isspace())
 _WHITE = bytes(c for c in range(128) if chr(c).isspace())
-_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]")  # scripts without spaces
+# scripts without spaces: kana, ideographs; Thai, Lao, Tibetan, Burmese; Khmer
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u109f\u1780-\u17ff]")
 
 
 def count_words(sentence: str) -> int:

@@ -43,11 +43,7 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def one_line(paragraph: str) -> str:
-    """Return a clean paragraph as one line: a line break is a blank, but not in Chinese or Japanese.
-
-    >>> one_line("the\\nend 日本\\n語")
-    'the end 日本語'
-    """
+    """Return a paragraph clean and as one line: a line break is a blank, but not in Chinese or Japanese."""
     return clean(paragraph if paragraph.isascii() else _BREAK.sub("", paragraph))
 
 

@@ -187,7 +187,7 @@ _BLOCKS = re.compile(
 )
 _NO_TEXT = re.compile(  # elements, and those with such an attribute
     "button|footer|nav|noscript|pre|script|select|style|svg|template|textarea|title"
-    "|div role (navigation|contentinfo)|div class nav(header|footer)|span class mw-editsection"
+    "|div role (navigation|contentinfo)|div class (nav(header|footer)|toc)|span class mw-editsection"
 )
 _NOTES = re.compile(  # DocBook's, in a section
     r'<h3 class="title">\s*(?:<a [^<>]*></a>)?(Caution|Important|Note|Tip|Warning)</h3>'

@@ -120,6 +120,7 @@ HTML_PIECES = [
     "<pre>code\n  code</pre>",
     "<!-- gone -->",
     '<div class="navheader">head</div>',
+    '<div class="toc"><p>Contents<dl><dt>1. Title</dl></div>',
     "<footer>foot</footer>",
     "<header>Top</header>",
     "<main>Main text</main>",
@@ -340,13 +341,13 @@ MAKES: dict[str, tuple[Callable[[], Iterable[str]], Callable[[str], object]]] = 
 }
 OF_VERSION = {
     9: {
-        "sentences": "f5a99776cbc877c1",
+        "sentences": "ff908c5a956a0024",
         "prose": "67a7db2b08fb4c06",
         "paragraphs": "cfb560bbb6470719",
         "markdown": "10c3dfe00aa0803e",
         "front matter": "593a141a00a81cc9",
         "rst": "c92876e6857243d0",
-        "html": "a2da8dd78a653930",
+        "html": "4abc222b32dbadcb",
         "wikitext": "189e2103a9eb2595",
         "documentation": "ca36274e6d672e54",
         "modules": "cf7c1a8902812aa0",

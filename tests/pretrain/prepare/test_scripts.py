@@ -10,7 +10,7 @@ from pretrain.config.data import Source, data_config
 from pretrain.data.tokenizer import save_tokenizer, train_tokenizer
 from pretrain.prepare.__main__ import summary
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sentences import split_sentences
+from pretrain.prepare.sentences import is_prose, split_sentences
 from pretrain.prepare.sources.markup import HTML, MARKDOWN, RESTRUCTURED, sections
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.rows import RowFaults
@@ -98,6 +98,11 @@ def test_marks_of_restructured_text_end_without_a_blank():
         "詳細は（図1を参照。）を見る。",
         "「行くぞ！」|「おう！」と叫んだ。",
         "「行くぞ。」|彼は言った。",
+        "本当?。|次。",
+        "ကျွန်တော်သွားမယ်။| သူလာမယ်။",
+        "ខ្ញុំទៅផ្សារ។| គាត់មក។",
+        "ነገ እመጣለሁ።| ደህና ሁን።",
+        "Ես գնում եմ։| Նա գալիս է։",
         "彼は『雨。』と答え、「晴れ？いや、曇り！」などとも言う。|雪。",
         "彼は「言った。|それは長い。",  # never closed
         "第6章 手法: 6.3. データ",
@@ -113,6 +118,11 @@ def test_marks_of_restructured_text_end_without_a_blank():
 )
 def test_sentences_end_where_a_reader_would_end_them(text):
     assert split_sentences(text.replace("|", "")) == [sentence.strip() for sentence in text.split("|")]
+
+
+@pytest.mark.parametrize("text", ["ភាសាខ្មែរជាភាសាផ្លូវការ។", "ကျွန်တော်သွားမယ်။", "ภาษาไทยเป็นภาษาราชการ"])
+def test_a_sentence_without_blanks_is_prose(text):
+    assert is_prose(text, 4, 0.6)
 
 
 def test_a_long_run_of_thai_is_no_unknown_word():

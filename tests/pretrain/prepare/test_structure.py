@@ -268,7 +268,7 @@ def test_sections_of_a_page_are_its_blocks_without_code_tables_and_navigation():
         ("<title>A</title>Text.", [("", "Text.")]),
         (
             "<h1>A<a class='headerlink'>¶</a></h1><div class='navheader'>C</div>Text."
-            '<h3 class="title">Note</h3>D.',
+            '<div class="toc">1. A</div><h3 class="title">Note</h3>D.',
             [("A", "Text.\nNote\nD.")],
         ),
         ("<h1>A</h1><h2>Tip<span><a class=mark>#</a></span></h2>B.", [("A", ""), ("A: Tip", "B.")]),
