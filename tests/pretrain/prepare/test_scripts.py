@@ -172,7 +172,7 @@ def test_a_page_is_read_as_browsers_read_its_encoding(declared, encoding, text, 
 
 @pytest.mark.parametrize("unit", ["sentence", "record", "sequence"])
 def test_text_that_a_tokenizer_does_not_know_is_counted_and_told(unit, tmp_path):
-    """A published English tokenizer makes [UNK] of whole sentences in Thai."""
+    """A published English tokenizer makes [UNK] of whole sentences in other scripts."""
     known = "The river is blue today, and number {} of its many boats came home."
     lines = [known.format(n) for n in range(60)] + [
         f"Роман {n} написал тот самый человек." for n in range(40)
