@@ -30,7 +30,7 @@ def valid_manifest(chance: random.Random) -> dict[str, Any]:
         "splits": {split: _split(chance, split) for split in ("train", "heldout")},
     }
     if chance.random() < 0.5:
-        manifest |= {"preparation": chance.choice((1, 2, 3, 4, 5, 6, 7, 8, 9)), "config": {"unit": "sentence"}}
+        manifest |= {"preparation": chance.choice(range(1, 10)), "config": {"unit": "sentence"}}
     if chance.random() < 0.3:
         manifest |= {"labels": 3, "label_names": ["a", "b", "c"]}
     if chance.random() < 0.3:
