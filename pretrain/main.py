@@ -3,6 +3,7 @@
 `--help` lists every key of the config. The run itself is in `pretrain.run`.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pretrain.common.environment import choose_accelerator
 # isort: split
 from pretrain.common import cli
 from pretrain.common.error_output import print_whoever_reads
+from pretrain.common.files import require_writable
 from pretrain.config.recipe import DEFAULT_RECIPE, flags, load_config
 from pretrain.start.local_ranks import choose_ranks, require_positions, start_local_ranks
 
@@ -32,6 +34,9 @@ def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) 
     settings = load_config(recipe, overrides)
     if settings.model.init is None:
         require_positions(settings, settings.model.max_positions)
+    if os.environ.get("RANK", "0") == "0":  # only this one writes there
+        place = settings.run_folder
+        require_writable(place.parent if dry_run else place, "--run")
     choose_accelerator()
     print_whoever_reads(of_run=True)
     start_local_ranks(choose_ranks(settings))

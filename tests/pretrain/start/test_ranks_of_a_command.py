@@ -12,6 +12,7 @@ from run_helpers import fork, status_of, wait_for
 from safetensors.torch import save_file
 from torch import zeros
 
+from pretrain import main
 from pretrain.common.errors import UserError
 from pretrain.common.processes import start_of
 from pretrain.config.recipe import load_config
@@ -28,6 +29,34 @@ def no_launcher(monkeypatch):
     for name in (*NAMES, "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("run", "flags", "fault"),
+    [
+        ("/proc/none/run", {}, "/proc/none/run: /proc is not writable"),
+        ("file/run", {}, "/file/run: .*/file is not a folder"),
+        ("file", {}, "/file: .*/file is not a folder"),
+        ("file/run", {"dry_run": True}, "/file: .*/file is not a folder"),
+    ],
+)
+def test_a_run_folder_that_cannot_be_made_is_refused_before_ranks_start(
+    tmp_path, no_launcher, monkeypatch, run, flags, fault
+):
+    class RanksStart(Exception):
+        pass
+
+    def choose_ranks(_):
+        raise RanksStart
+
+    monkeypatch.setattr(main, "choose_ranks", choose_ranks)
+    monkeypatch.setattr(main, "choose_accelerator", lambda: None)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"^--run .*{fault}.*; name another place$"):
+        main.main(run=str(tmp_path / run), **flags)
+    monkeypatch.setenv("RANK", "1")  # of another node, perhaps: it does not write there
+    with pytest.raises(RanksStart):
+        main.main(run=str(tmp_path / run), **flags)
 
 
 @pytest.mark.parametrize("launcher", [{}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "77"}])
