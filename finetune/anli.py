@@ -31,7 +31,6 @@ from finetune.tuning.recipe import Interrupted, Recipe, TrainingOptions, stop_co
 from finetune.tuning.tasks import NLI, LabelledExamples, load
 from pretrain.benchmarks.files import DATA_SETS, data_root, find, json_rows
 from pretrain.common import cli
-from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
 
 MAX_LENGTH = 156
@@ -271,5 +270,4 @@ def _accuracies(
 
 
 if __name__ == "__main__":
-    print_whoever_reads()
-    cli.run(main)
+    cli.run(main, outlives_readers=True)

@@ -5,15 +5,25 @@
 
 import os
 import sys
+from collections.abc import Sequence
 
-from pretrain.common.error_output import print_error
+from pretrain.common.error_output import print_error, print_whoever_reads, require_printed
 from pretrain.common.errors import UserError
 from pretrain.common.program import COMMANDS, own_version
 
 
 def main() -> None:
     """Become the command that the first word names."""
-    words = sys.argv[1:]
+    print_whoever_reads()
+    try:
+        _begin(sys.argv[1:])
+        require_printed()
+    except UserError as error:
+        print_error(error)
+        raise SystemExit(error.exit_status) from None
+
+
+def _begin(words: Sequence[str]) -> None:
     if not words or words[0] in ("help", "-h", "--help"):
         width = max(map(len, COMMANDS)) + 2
         listed = [f"  {word:{width}s}{about}" for word, (_, about) in COMMANDS.items()]
@@ -26,8 +36,7 @@ def main() -> None:
         from pretrain.common.typed_values import nearest  # brings pydantic, which no other branch needs
 
         hint = nearest(words[0], COMMANDS) or "."
-        print_error(UserError(f"unknown command {words[0]!r}{hint} clearly --help lists the commands"))
-        raise SystemExit(2)
+        raise UserError(f"unknown command {words[0]!r}{hint} clearly --help lists the commands")
     module, _ = COMMANDS[words[0]]
     os.execv(sys.executable, [sys.executable, "-m", module, *words[1:]])
 

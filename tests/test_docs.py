@@ -29,7 +29,7 @@ PAGES = sorted(
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 PACKAGES = ("augment", "pretrain", "finetune")
-NO_WORDS = ("keys", "first", "more_help")
+NO_WORDS = ("keys", "first", "more_help", "outlives_readers")
 """Options of `cli.run` that are no word of a command."""
 
 
@@ -163,10 +163,9 @@ def cli_of(module: str) -> tuple[tuple, dict]:
 def commands_of(module: str) -> list[cli.Command]:
     """The commands of a module: one, or one for each word that it takes first."""
     functions, options = cli_of(module)
-    options = dict(options)
-    keys, first = options.pop("keys", tuple), options.pop("first", ())
-    options.pop("more_help", None)
-    return [cli.Command(function, module, keys(), first) for function in (*functions, *options.values())]
+    keys, first = options.get("keys", tuple), options.get("first", ())
+    functions += tuple(function for word, function in options.items() if word not in NO_WORDS)
+    return [cli.Command(function, module, keys(), first) for function in functions]
 
 
 def command_of(module: str, words: list[str]) -> tuple[cli.Command, list[str]]:

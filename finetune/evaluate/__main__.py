@@ -46,7 +46,6 @@ from finetune.results import figure_text, folder_for, table
 from pretrain.benchmarks.files import data_root, known_name
 from pretrain.common import cli
 from pretrain.common.cores import threads_of_user, usable_cores
-from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, require_writable
 from pretrain.common.processes import end_session, failure_line, python_path, seconds_running, start_logged
@@ -317,5 +316,4 @@ def _gpus() -> list[str]:
 
 
 if __name__ == "__main__":
-    print_whoever_reads()
-    cli.run(main)
+    cli.run(main, outlives_readers=True)

@@ -28,7 +28,6 @@ from finetune.tuning.labelled import open_source
 from finetune.tuning.recipe import Interrupted, stop_code_of, until_stopped
 from finetune.tuning.tasks import TABLE_1, TASKS, GlueData, load, prediction_lines, task_named
 from pretrain.common import cli
-from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder, replace_durably
 from pretrain.common.folder_lock import FolderTakenError
@@ -253,5 +252,4 @@ def write_predictions(store: RunStore, best: Mapping[str, GlueRun], folder: Path
 
 
 if __name__ == "__main__":
-    print_whoever_reads()
-    cli.run(glue, plan=plan, train=train, gather=gather)
+    cli.run(glue, plan=plan, train=train, gather=gather, outlives_readers=True)

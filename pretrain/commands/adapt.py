@@ -28,7 +28,6 @@ from augment.core.pretrained import pretrained, require_source, require_weights
 from pretrain.api import overrides_of, prepare, train
 from pretrain.common import cli
 from pretrain.common.environment import choose_accelerator
-from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError, naming
 from pretrain.common.files import make_folder, remove_if_empty, replace_durably, to_json
 from pretrain.common.folder_lock import folder_lock
@@ -218,6 +217,7 @@ def _step(number: int, text: str) -> None:
 
 
 if __name__ == "__main__":
-    print_whoever_reads()
     take_ends_for_interrupt()
-    cli.run(main, keys=lambda: [flag for flag in recipes.flags() if flag[0] not in _OURS])
+    cli.run(
+        main, keys=lambda: [flag for flag in recipes.flags() if flag[0] not in _OURS], outlives_readers=True
+    )

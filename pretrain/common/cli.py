@@ -263,14 +263,16 @@ def run(
     keys: Callable[[], Iterable[Flag]] = tuple,
     first: Sequence[str] = (),
     more_help: Callable[[], str] = str,
+    outlives_readers: bool = False,
     **commands: Callable,
 ) -> None:
     """Run a command with the words of the command line and exit with the status that it returns.
 
     function: what runs if the first word is not one of `commands`; without it, that word must be one.
     A UserError prints its message alone and exits with its status, mostly 2. `keys`, `first`, `more_help`:
-    see Command.
+    see Command. outlives_readers: it goes on when nobody reads what it prints any more.
     """
+    error_output.print_whoever_reads(outlives_readers)
     # the deepspeed launcher adds it
     words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
     if os.environ.get("RANK", "0") == "0" and not LARGE_LIBRARIES & sys.modules.keys():

@@ -21,9 +21,9 @@ PATIENCE = 3.0
 
 
 class _Output(io.FileIO):
-    """A descriptor to print to, which takes what is lost: the reader has gone, or the disk is full."""
+    """A descriptor to print to, which takes what is lost: the disk is full, or the reader has gone."""
 
-    of_run, fault = True, ""
+    goes_on, of_run, fault = True, True, ""
 
     def write(self, data: Any) -> int:
         try:
@@ -31,16 +31,19 @@ class _Output(io.FileIO):
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _Output.fault = os.strerror(error.errno)
+            elif not _Output.goes_on:
+                raise
             return len(data)
 
 
-def print_whoever_reads(of_run: bool = False) -> None:
-    """Let this process go on, from here on, when nobody can read what it prints: a run takes weeks.
+def print_whoever_reads(goes_on: bool = True, of_run: bool = False) -> None:
+    """Let this process go on, from here on, when a full disk takes nothing of what it prints.
 
-    A terminal closes, `tee` ends before it, a log meets a quota. of_run: metrics.jsonl has what matters. Else
-    what is printed is a result (`require_printed`). Streams that are not the process's own stay.
+    goes_on: also when its reader has gone, as `tee` or a terminal: a run takes weeks. of_run: metrics.jsonl
+    has what matters. Else what is printed is a result (`require_printed`). Streams that are not the process's
+    own stay.
     """
-    _Output.of_run = of_run
+    _Output.goes_on, _Output.of_run = goes_on, of_run
     for name in ("stdout", "stderr"):
         before = getattr(sys, name)
         if before is None or before is not getattr(sys, f"__{name}__"):  # it is closed; a notebook's

@@ -15,7 +15,6 @@ from pathlib import Path
 from pretrain.benchmarks.files import known_name
 from pretrain.commands.record.tracks import TRACKS
 from pretrain.common import cli
-from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
 from pretrain.common.files import make_folder
 from pretrain.common.folder_lock import folder_lock
@@ -109,6 +108,5 @@ def check(
 
 
 if __name__ == "__main__":
-    print_whoever_reads()
     take_ends_for_interrupt()
-    cli.run(start=start, submit=submit, check=check)
+    cli.run(start=start, submit=submit, check=check, outlives_readers=True)

@@ -31,7 +31,6 @@ from pretrain.commands.sweep.runs import StopRequested, SweepPlan, SweepRun, Tra
 from pretrain.commands.sweep.table import collect, write
 from pretrain.common import cli
 from pretrain.common.cores import usable_cores
-from pretrain.common.error_output import print_whoever_reads
 from pretrain.common.errors import UserError
 from pretrain.common.processes import python_path
 from pretrain.common.program import program
@@ -232,6 +231,5 @@ def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
 
 
 if __name__ == "__main__":
-    print_whoever_reads()
     first = "words_of data init eval_data out rows recipes seed_list config launch"
-    cli.run(sweep, keys=keys, first=first.split(), plan=plan, gather=gather)
+    cli.run(sweep, keys=keys, first=first.split(), outlives_readers=True, plan=plan, gather=gather)

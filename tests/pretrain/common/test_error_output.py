@@ -167,26 +167,39 @@ def test_what_is_printed_without_a_buffer_is_there_at_once(monkeypatch):
 
 TABLE = """
 from pretrain.common import cli
-from pretrain.common.error_output import print_whoever_reads
 def main() -> int:
     print("a table")
     return {status}
-print_whoever_reads()
-cli.run(main)
+cli.run(main, outlives_readers={outlives})
 """
 
 
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("outlives", [True, False])
 @pytest.mark.parametrize("status", [0, 3])
-def test_a_result_that_the_disk_does_not_take_is_an_error(status):
-    """And not one that nobody reads."""
-    with open("/dev/full", "w") as full, who_prints(TABLE.format(status=status), stdout=full) as process:
+def test_a_result_that_the_disk_does_not_take_is_an_error(status, outlives, buffered, monkeypatch):
+    """And not one that nobody reads, of a command that goes on then; others end as by SIGPIPE."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if buffered else "1")
+    code = TABLE.format(status=status, outlives=outlives)
+    with open("/dev/full", "w") as full, who_prints(code, stdout=full) as process:
         _, errors = process.communicate("")
     assert process.returncode == (status or 1) and errors.count("error: ") == (not status), errors
     assert "Traceback" not in errors and ("No space left" in errors) == (not status)
-    with who_prints(TABLE.format(status=status)) as process:
+    if buffered and status and not outlives:
+        return  # it has printed nothing when it ends
+    with who_prints(code) as process:
         process.stdout.close()
         assert not process.stderr.read()
-    assert process.returncode == status
+    assert process.returncode == (status if outlives else 141)
+
+
+@pytest.mark.parametrize("words", [["pretrain.clearly"], ["pretrain.main", "--help", "all"]])
+def test_help_that_the_disk_does_not_take_is_one_error(words):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
+    assert done.returncode == 1 and done.stderr.startswith("\nerror: No space left on device: "), done.stderr
+    assert done.stderr.count("\n") == 2
 
 
 def test_a_stream_that_is_not_the_own_one_of_the_process_stays(capsys):
