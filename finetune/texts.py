@@ -13,7 +13,7 @@ from pretrain.prepare.sentences import sentences_of
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import read_head
 from pretrain.prepare.sources.rows import RowFaults
-from pretrain.prepare.sources.structured import structured
+from pretrain.prepare.sources.structured import note_tags, structured
 from pretrain.prepare.wrapping import margin
 
 
@@ -48,7 +48,9 @@ def read_split(text: str) -> list[str]:
     given = parse_value(text, list[Source], "--text")
     try:
         sources = data_config({"sources": given}).sources
-        for task in plan_tasks(sources, structure=True, whole=True):
+        tasks = plan_tasks(sources, structure=True, whole=True)
+        note_tags(tasks, sources)
+        for task in tasks:
             of_task = RowFaults(faults.counts)  # each names a few of its own
             for document in structured(task, sources[task.source], of_task, whole=True):
                 found |= dict.fromkeys(sentences_of(document.whole))

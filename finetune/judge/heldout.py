@@ -188,7 +188,8 @@ def _require_same(old_settings: dict[str, Any], new_settings: dict[str, Any], fo
 def training_sources(sources: Sequence[Source], folder: Path) -> list[dict[str, Any]]:
     """Return the sources to train on in place of the user's, of which nothing is held out for the test."""
     return [
-        {"source": str(folder / TRAIN.format(number)), "weight": source.weight}
+        # tags in it were named as the user's
+        {"source": str(folder / TRAIN.format(number)), "weight": source.weight, "markup": "none"}
         for number, source in enumerate(sources)
         if (folder / TRAIN.format(number)).stat().st_size
     ]

@@ -32,6 +32,7 @@ COLUMNS = {
     "prompt": ("response", "output", "completion"),
 }
 """Names of columns that belong together, the one that is asked with first."""
+_OF_ROWS = ("jsonl", "csv", "tsv", "parquet")
 _SAMPLE = 100  # rows by which columns without such names are judged
 _ANSWER_CHARACTERS, _DIFFERENT = 20, 0.5  # of an answer, in the mean; the share, of what is no label
 _LABELS = 10  # a short text that is repeated is one if there are fewer
@@ -110,7 +111,7 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
     UserError: no row has a column that the source names.
     """
     named = {"text_key", "positive_key"} & source.model_fields_set
-    if task.kind not in ("jsonl", "csv", "tsv", "parquet") or named == {"text_key"}:
+    if task.kind not in _OF_ROWS or named == {"text_key"}:
         return None
     good = (row for _, row in rows_of(task, source) if not isinstance(row, BrokenRow))
     rows = list(islice(good, _SAMPLE))
@@ -135,13 +136,16 @@ def columns_of(task: ReadTask, source: Source, whole: bool = False) -> Columns |
 
 
 def note_tags(tasks: Iterable[ReadTask], sources: Sequence[Source], records: bool = False) -> None:
-    """Say which columns that are read have texts with HTML tags, in a source's first file of each format."""
+    """Say which columns that are read have texts with HTML tags, in a source's first file of each format.
+
+    A source that has the key `markup` says itself what becomes of them.
+    """
     firsts: dict[tuple[int, str], ReadTask] = {}
     for task in tasks:
-        firsts.setdefault((task.source, task.kind), task)
+        if "markup" not in sources[task.source].model_fields_set and task.kind in _OF_ROWS:
+            firsts.setdefault((task.source, task.kind), task)
     for task in firsts.values():
-        if sources[task.source].markup == "none" and task.kind in ("jsonl", "csv", "tsv", "parquet"):
-            _note_tags(task, sources[task.source], records)
+        _note_tags(task, sources[task.source], records)
 
 
 def _note_tags(task: ReadTask, source: Source, records: bool) -> None:

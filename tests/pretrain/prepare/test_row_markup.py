@@ -1,14 +1,17 @@
 """HTML in the fields of rows is named, and read without its marks where the source says so."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from test_rows import as_csv, as_jsonl, as_parquet, put
 
+from finetune.judge.heldout import make_test, training_sources
+from finetune.texts import read_split
 from pretrain.common.errors import UserError
-from pretrain.config.data import Source
+from pretrain.config.data import Source, data_config
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.records import records
 from pretrain.prepare.sources.rows import RowFaults, documents
@@ -61,6 +64,32 @@ def test_a_column_that_is_not_read_and_a_few_tags_are_not_named(tmp_path, capsys
     source = Source(source=str(put(tmp_path / "a.jsonl", as_jsonl(rows))), other_fields="ignore")
     note_tags(plan_tasks([source], records), [source], records)
     assert capsys.readouterr().err == ""
+
+
+def test_tags_that_the_source_says_to_keep_are_not_named(place, capsys):
+    source = Source(source=place, markup="none")
+    note_tags(plan_tasks([source]), [source])
+    assert capsys.readouterr().err == ""
+
+
+def test_a_search_and_a_fit_name_tags(place, capsys):
+    read_split(place)
+    assert f"note: {place}: texts in 'text' have HTML tags" in capsys.readouterr().err
+    assert read_split(f"[{{source: {place}, markup: html}}]")[1:3] == PLAIN.splitlines()
+    assert capsys.readouterr().err == ""
+
+
+def test_an_adaptation_names_tags_once(tmp_path, capsys):
+    """And not those of its own file again, which it prepares next."""
+    rows = [
+        {"title": f"Pumpe {n} in Halle {n * n}", "text": f"<p>{n} Liter, {n * 7} Bar</p>"} for n in range(999)
+    ]
+    sources = [Source(source=str(put(tmp_path / "a.jsonl", as_jsonl(rows))))]
+    make_test(sources, tmp_path / "judge", 0, records=False)
+    assert capsys.readouterr().err.count("HTML tags") == 1
+    again = data_config({"sources": training_sources(sources, tmp_path / "judge")}).sources
+    note_tags(plan_tasks(again), again)
+    assert "</p>" in Path(again[0].source).read_text() and capsys.readouterr().err == ""
 
 
 def test_passages_with_a_title_are_named_and_read(tmp_path, capsys):
