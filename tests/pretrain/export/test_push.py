@@ -195,6 +195,34 @@ def test_flags_that_do_not_go_together_are_refused(tmp_path, monkeypatch, flags,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("share", "what"),
+    [
+        (None, "the start, kept by clearly adapt"),
+        (0.0, "the start, kept by clearly adapt"),
+        (0.5, "0.5 of it and 0.5 of the start, chosen by clearly adapt"),
+        (1.0, ""),
+    ],
+)
+def test_what_adapt_has_kept_is_named_where_something_else_is_exported(run, capsys, share, what):
+    """share: of what was trained; None: best/ is the start as a library wrote it."""
+    shutil.copytree(run / "export", best := run / "best")
+    policy = json.loads((best / "clear.json").read_text()) | {"average": {"start": "base", "alpha": share}}
+    (best / "clear.json").write_text(json.dumps(policy))
+    if share is None:
+        (best / "clear.json").unlink()
+    assert main(str(run), push=REPO, dry_run=True) == 0
+    found = capsys.readouterr().err.splitlines()
+    assert len(found) == bool(what) and all(what in line for line in found)
+    if what:
+        assert found[0].startswith(f"note: this is step 7, as it was trained; {best} is ")
+        assert (f"clearly export {best} --push OWNER/NAME" in found[0]) == (share is not None)
+    if share:
+        assert main(str(run), push=REPO, step="best", dry_run=True) == 0
+        assert main(str(best), push=REPO, dry_run=True) == 0
+        assert not capsys.readouterr().err
+
+
 def test_what_does_not_go_with_an_export_is_refused(run):
     made = run / "export"
     for flags in ({"step": "7"}, {"out": str(run / "other")}):
