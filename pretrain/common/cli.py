@@ -191,7 +191,7 @@ class Command:
         for known, flag in self.flags.items():  # a key of a mapping; a section, as YAML
             if known.startswith(f"{name}.") or (flag.kind == "dict" and name.startswith(f"{known}.")):
                 return "dict"
-        hint = nearest(name, self.flags, "--").replace("_", "-")
+        hint = re.sub(r"--\S+", lambda flag: flag[0].replace("_", "-"), nearest(name, self.flags, "--"))
         end = "" if hint.endswith("?") else "."
         raise UserError(f"unknown flag --{name.replace('_', '-')}{hint}{end} {self._how}")
 

@@ -28,6 +28,7 @@ _MOST = 3000  # characters of a message about a recipe
 
 _STEP_SIZE = "sequences per step, over all ranks"
 _EPOCHS = "a run prints at its start how many epochs they are"
+_SOURCE = "a key of a source: '[{source: PLACE, text_key: FIELD}]'"
 _OTHERS = (
     ("train.global_batch batch_size", "batch_size train_batch_size per_device_train_batch_size", _STEP_SIZE),
     ("train.micro_batch_tokens", "gradient_accumulation_steps", "micro-batches are cut by tokens"),
@@ -62,6 +63,8 @@ _OTHERS = (
     ("data.prepare.tokenizer tokenizer", "tokenizer_name tokenizer_name_or_path", ""),
     ("data.prepare.vocabulary vocabulary", "vocab_size", ""),
     ("data.workers workers", "num_workers dataloader_num_workers num_proc", ""),
+    ("source data.prepare.sources text", "text_key positive_key negative_key label_key score_key", _SOURCE),
+    ("source data.prepare.sources text", "layout markup unwrap", _SOURCE),
     ("eval_data", "data", "the folder of the benchmarks; --data is prepared data"),
     ("eval_data", "sts", "the folder of the benchmarks"),
     ("init model.init", "model_name_or_path base_model", ""),

@@ -11,7 +11,7 @@ from pretrain.common.typed_values import (
     parse_yaml,
     value_text,
 )
-from pretrain.config.data import DataConfig
+from pretrain.config.data import DataConfig, Source
 from pretrain.config.recipe import as_yaml, flags, load_config
 from pretrain.config.run import Config
 from pretrain.config.validation import leaves, merged, read_yaml, type_at
@@ -85,7 +85,7 @@ def test_what_other_programs_call_a_flag_is_said_with_its_name_here(name):
 
 def test_every_other_name_stands_for_a_key_or_flag():
     known = {name for name, *_ in flags()} | DataConfig.model_fields.keys() | {"batch_size", "lr"}
-    known |= {"out", "pooling", "precision", "workers"}
+    known |= {"out", "pooling", "precision", "workers", "source", "text"}
     for other, (ours, _) in OTHER_NAMES.items():
         assert set(ours.split()) <= known, other
 
@@ -119,6 +119,15 @@ def test_names_of_earlier_versions_and_of_texts_are_known():
         assert nearest(other, ["data", "x"]) == "; its name here is data"
         assert other == "text" or nearest(other, ["aug", "text", "file"]) == "; its name here is file"
     assert nearest("data", ["data2", "text"]) == "; its name here is text"
+
+
+def test_keys_of_a_source_lead_to_the_flag_of_sources():
+    keys = "text_key", "positive_key", "negative_key", "label_key", "score_key", "layout", "markup", "unwrap"
+    assert set(keys) <= Source.model_fields.keys()
+    remark = " (a key of a source: '[{source: PLACE, text_key: FIELD}]')"
+    for key in keys:
+        for flag in ("source", "data.prepare.sources", "text"):
+            assert nearest(key, ["x", flag], "--") == f"; its name here is --{flag}{remark}"
 
 
 @pytest.mark.parametrize(("number", "fits"), [(2**63 - 1, True), (2**63, False), (-(2**63) + 1, True)])

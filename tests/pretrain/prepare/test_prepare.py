@@ -188,6 +188,10 @@ def test_long_sentences_are_counted(tmp_path, policy):
     "arguments,message",
     [
         (["--sorce", "x", "--out", "o"], "unknown flag --sorce; did you mean --source?"),
+        (
+            ["--text_key", "x", "--out", "o"],
+            "--source (a key of a source: '[{source: PLACE, text_key: FIELD}]')",
+        ),
         (["--source", "nowhere/at/all.txt", "--out", "o"], "nowhere/at/all.txt: no such file"),
         (["--source", "embedded"], "--out is missing"),
         (
