@@ -47,7 +47,7 @@ def report(*sources: str, out: Path = Path("report"), title: str = "Sentence enc
     ]
     write_page(out / "report", title, introduction, systems, content)
     count = sum(len(system.members) for system in systems)
-    print(f"{out / 'report.html'}: {len(systems)} systems, {count} runs or models; report.json beside it")
+    print(f"{out / 'report.html'}: systems: {len(systems)}, runs or models: {count}; report.json beside it")
 
 
 if __name__ == "__main__":

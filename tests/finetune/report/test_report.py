@@ -215,7 +215,13 @@ def test_the_page_stands_alone(tmp_path, capsys):
         metric="spearman_all",
         note="a <b>note</b>",
     )
+    report(str(run), out=tmp_path / "out")
     report(str(tmp_path / "runs"), out=tmp_path / "out", title="A & B")
+    page = tmp_path / "out" / "report.html"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{page}: systems: 1, runs or models: 1; report.json beside it",
+        f"{page}: systems: 2, runs or models: 3; report.json beside it",
+    ]
     text = (tmp_path / "out" / "report.html").read_text()
     checker = Checker()
     checker.feed(text)
