@@ -2,16 +2,19 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
+from finetune.encoders.source import require_model
 from pretrain.common.cli import Count, Natural
 
 Model = Annotated[
     str,
+    AfterValidator(require_model),
     Field(description="run, export, Hugging Face or sentence-transformers model (folder or name), file.py:f"),
 ]
 Encoder = Annotated[
     str,
+    AfterValidator(require_model),
     Field(description="run, export or Hugging Face model (folder or name), of BERT, RoBERTa or ModernBERT"),
 ]
 Pooling = Annotated[

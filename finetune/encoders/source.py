@@ -69,11 +69,17 @@ def names_function(text: str) -> bool:
     return ":" in text and not Path(text).exists()
 
 
+def require_model(name: str) -> str:
+    """Return a model's name; refuse that of a folder that is not there, before torch is loaded."""
+    with naming(name, CannotLoad):
+        if not names_function(name):
+            require_source(name)
+    return name
+
+
 def resolve(model: str | Path) -> ModelSource:
     """Resolve a model folder, hub name, export or run folder (its best/, else its export/, as it says)."""
-    name = str(model)
-    with naming(name, CannotLoad):
-        require_source(name)  # before torch is loaded, which takes seconds
+    name = require_model(str(model))
     from pretrain.export.folder import read_policy  # imports transformers
 
     source = os.path.expanduser(name)

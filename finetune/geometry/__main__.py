@@ -12,6 +12,7 @@ folder geometry-POOLING/ beside it. `clearly report` draws several models into o
 from pathlib import Path
 
 from finetune.encoders.models import open_model
+from finetune.encoders.source import require_model
 from finetune.flags import Pooling
 from finetune.geometry.options import GeometryOptions
 from finetune.results import folder_for, folder_name, table, write
@@ -31,10 +32,12 @@ def geometry(
         measure: some of sts, neighbourhood, nli, augmentation, by commas; default: all that have data.
         out: folder for results; default: RUN/report or results/MODEL. Several models get a folder each.
     """
-    from finetune.geometry import run
-
     for name in measure:
         known_name(name, MEASURES, "measure", plain=str)
+    for source in models:
+        require_model(source)
+    from finetune.geometry import run
+
     inputs, missing = run.read_inputs(options, measure or MEASURES, bool(measure))
     for source in models:
         model = open_model(source, pooling)

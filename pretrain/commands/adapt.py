@@ -66,8 +66,8 @@ def main(
         raise UserError(f"--{taken[0]} follows from --init, --text and --out: leave it out")
     start = {"init": init} | ({"eval_data": eval_data} if eval_data else {})
     overrides_of(overrides | start)  # what `train` would refuse, before the text is prepared
-    choose_accelerator()  # children inherit it
     longest = check_start(init)
+    choose_accelerator()  # children inherit it
     of_recipe = recipes.load_config(config, dict(overrides)).data.prepare.max_length
     overrides.setdefault("data.prepare.max_length", str(min(longest, of_recipe)))
     settings = recipes.load_config(
@@ -128,15 +128,15 @@ def _require_a_batch(sources: list[dict], settings: Config) -> None:
 
 def check_start(init: str) -> int:
     """Return how many tokens of a text an encoder takes."""
-    from transformers import AutoConfig
-
-    from pretrain.data.tokenizer import adopt_tokenizer
-    from pretrain.export.sentence_transformers import read_modules
-    from pretrain.model.architectures import family_of
-
     with naming(f"--init {init}", CannotLoad, UserError):
         location = export_of(init)
-        require_source(location)
+        require_source(location)  # before torch is loaded, which takes seconds
+        from transformers import AutoConfig
+
+        from pretrain.data.tokenizer import adopt_tokenizer
+        from pretrain.export.sentence_transformers import read_modules
+        from pretrain.model.architectures import family_of
+
         require_weights(location)
         config = pretrained(AutoConfig, location)
         longest = family_of(config.model_type).usable_positions(config)

@@ -96,7 +96,15 @@ def test_a_wrong_flag_imports_nothing_slow(command):
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [("pretrain.commands.export", ()), ("finetune.search", ("a dog", "--text=README.md"))],
+    [
+        ("pretrain.commands.export", ()),
+        ("finetune.search", ("a dog", "--text=README.md")),
+        ("finetune.sts", ()),
+        ("finetune.glue", ()),
+        ("finetune.geometry", ()),
+        ("pretrain.commands.mine", ("--pairs=README.md", "--out=no")),
+        ("pretrain.commands.adapt --init", ("--text=README.md", "--out=no")),
+    ],
 )
 def test_a_missing_run_or_model_is_said_before_anything_slow_is_imported(command, words):
     done = answer(command, "no/such/run", *words)
