@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -53,7 +54,8 @@ def begin(
         if not text:
             raise UserError(f"{data} holds no prepared data: name the corpus by --text, to prepare it there")
         if (data / ".work").exists():
-            raise UserError(f"{data} holds a preparation without its end, whose clock is lost: remove it")
+            how = f"rm -r {shlex.quote(str(data))}; the same command then prepares it from the beginning"
+            raise UserError(f"{data} holds a preparation without its end, whose clock is lost: {how}")
         settings = config.data.prepare.model_dump(exclude_unset=True) | {"sources": text.split(",")}
         corpus_of(data_config(settings).sources, data)
         prepare(out=data, workers=None if gpu else CORES, **settings)

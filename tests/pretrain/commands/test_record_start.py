@@ -141,7 +141,10 @@ def test_a_preparation_has_the_cores_of_the_track_and_one_clock(begun):
     assert json.loads((begun.out / "start.json").read_text())["workers"] == 2
     (begun.data / "manifest.json").unlink()
     (begun.data / ".work").mkdir()
-    with pytest.raises(UserError, match="holds a preparation without its end, whose clock is lost"):
+    with pytest.raises(
+        UserError,
+        match=rf"holds a preparation without its end, whose clock is lost: rm -r {begun.data}; the same",
+    ):
         begun.start(text="enwiki.txt")
 
 
