@@ -81,7 +81,9 @@ def export(
             raise UserError(f"{chosen} is gone: a run replaced it. Give the same command again.") from error
         if isinstance(error, store.CheckpointError):
             raise
-        raise UserError(f"cannot write {out}: {error.strerror or error}. Name another --out.") from error
+        own = out.parent == run  # a run writes these itself, and has no --out
+        then = "Mend that, then give the same command again" if own else "Name another --out"
+        raise UserError(f"cannot write {out}: {error.strerror or error}. {then}.") from error
     return out
 
 

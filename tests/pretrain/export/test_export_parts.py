@@ -243,9 +243,9 @@ def test_what_fails_in_the_middle_is_one_error_and_leaves_the_old_export(tmp_pat
     trial = tmp_path / "trial"
     assert export(tmp_path, trial=trial) == trial / "export" and (out / "clear.json").read_bytes() == before
     for raised, said in (
-        (OSError(28, "No space left"), r"cannot write .*export: No space left\. Name another --out"),
-        (OSError("odd"), r"cannot write .*export: odd\. Name"),
-        (RuntimeError("I/O (os error 5)"), r"cannot write .*: Input/output error\. Name"),
+        (OSError(28, "No space left"), r"cannot write .*export: No space left\. Mend that, then give the same"),
+        (OSError("odd"), r"cannot write .*export: odd\. Mend that"),
+        (RuntimeError("I/O (os error 5)"), r"cannot write .*: Input/output error\. Mend that"),
         (store.CheckpointError("not readable"), "^not readable$"),
     ):
 
@@ -256,6 +256,9 @@ def test_what_fails_in_the_middle_is_one_error_and_leaves_the_old_export(tmp_pat
         with pytest.raises(UserError, match=said):
             export(tmp_path)
         assert (out / "clear.json").read_bytes() == before
+    monkeypatch.setattr(exports, "_write", lambda *_: os.listdir(tmp_path / "gone"))
+    with pytest.raises(UserError, match=r"cannot write .*elsewhere: No such .*\. Name another --out"):
+        export(tmp_path, tmp_path / "other" / "elsewhere")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="exists and is not an export"):
         export(tmp_path, tmp_path / "file")
