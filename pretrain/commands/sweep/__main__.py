@@ -159,7 +159,7 @@ class SweepWork:
         return LIGHT | {name: known[name] for name in names}
 
     def run(self) -> int:
-        """Train, evaluate and tabulate; returns 1 if a run failed."""
+        """Train, evaluate and tabulate; returns 1 if a run or an evaluation failed."""
         self.train()
         return self.finish()
 
@@ -186,7 +186,7 @@ class SweepWork:
             _print_line(f"failed: {name}: {words}")
 
     def finish(self) -> int:
-        """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
+        """Evaluate, tabulate, print which evaluations are missing; return 1 if any work failed."""
         sweep, chosen = self.sweep, self.chosen_evaluations
         runs_of, entries = self.plan.runs_of, self.plan.entries
         models = [one for entry in entries for one in models_of(entry, runs_of(entry), self.out)]

@@ -122,7 +122,8 @@ def evaluate(
         log = model.folder / f"{evaluation}.txt"
         process = start_logged(model.words(evaluation, evaluations[evaluation]), log, trainer.environment)
         if code := wait_for_end(process, trainer.check_for_stop):
-            trainer.print_line(f"  FAILED ({code}): {failure_line(log)}")
+            trainer.failures[f"{evaluation} of {model.model}"] = line = failure_line(log)
+            trainer.print_line(f"  FAILED ({code}): {line}")
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(run, range(1, len(todo) + 1), todo))  # what the first to fail raises begins no more

@@ -124,7 +124,7 @@ def test_what_has_no_figures_yet_is_evaluated_once(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluations, "start_logged", start)
     monkeypatch.setattr(evaluations, "wait_for_end", lambda process, look: 3 * ("geometry" in process))
     trainer = SimpleNamespace(
-        environment={"KEY": "it"}, print_line=printed.append, check_for_stop=lambda: None
+        environment={"KEY": "it"}, print_line=printed.append, check_for_stop=lambda: None, failures={}
     )
     evaluate([done, model, twice], {"sts": "", "geometry": "--measure sts"}, trainer)
     where = {name: str(tmp_path / name) for name in ("done", "n")}
@@ -140,6 +140,8 @@ def test_what_has_no_figures_yet_is_evaluated_once(tmp_path, monkeypatch):
         "[3/3] geometry of n",
         "  FAILED (3): error: no luck",
     ]
+    # so that the sweep ends with status 1
+    assert trainer.failures == {f"geometry of {name}": "error: no luck" for name in "mn"}
 
 
 @pytest.mark.full

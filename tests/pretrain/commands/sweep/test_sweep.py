@@ -130,7 +130,7 @@ def test_evaluations_are_printed_one_by_one(tmp_path):
     for _ in range(2):  # what has failed is tried again
         environment = dict(os.environ)
         trainer = SimpleNamespace(
-            environment=environment, print_line=printed.append, check_for_stop=lambda: None
+            environment=environment, print_line=printed.append, check_for_stop=lambda: None, failures={}
         )
         evaluate(models, {"sts": "", "geometry": ""}, trainer)
     failed = "  FAILED (3): no such model"

@@ -255,7 +255,7 @@ def test_a_sweep_trains_what_is_not_done_and_failures_do_not_stop_others(work, c
     assert work.made(rows="good").run() == 0 and work.asked == []
 
 
-def test_a_sweep_evaluates_runs_that_are_done_by_what_was_chosen(work, tmp_path, capsys):
+def test_a_sweep_evaluates_runs_that_are_done_by_what_was_chosen(work, tmp_path, capsys, monkeypatch):
     for chosen, more in (((), {}), (("glue",), {"glue": "--tasks RTE"}), (("all",), {"glue": "--tasks RTE"})):
         sweep = work.made(evaluations=chosen, eval_data=str(tmp_path), jobs=1)
         assert sweep.run() == 1
@@ -264,6 +264,9 @@ def test_a_sweep_evaluates_runs_that_are_done_by_what_was_chosen(work, tmp_path,
         assert of_runs == {"sts": "", "geometry": "--measure sts"} | more
         assert (starts, of_start) == ([], {}) and (trainer, jobs) == (sweep.trainer, 1)
         assert ("other columns need" in capsys.readouterr().out) is (chosen == ())
+    only_good = work.made(rows="good", eval_data=str(tmp_path))
+    monkeypatch.setattr(command, "evaluate", lambda *given: given[2].failures.update(sts="was killed"))
+    assert only_good.run() == 1  # a table without figures that were asked for is not done
     with pytest.raises(UserError, match="--evaluations 'mteb': this sweep has glue"):
         work.made(evaluations=("mteb",))
 
