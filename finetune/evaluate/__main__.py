@@ -293,7 +293,8 @@ def _run(
                 said = line
                 print(f"  {unit.name}: {line}", flush=True)
     at_deadline = over and process.returncode != 0 and not shutdown.requested()
-    return ProcessResult(process.returncode, time.monotonic() - started, failure_line(log), at_deadline)
+    seconds, line = time.monotonic() - started, failure_line(log, process.returncode)
+    return ProcessResult(process.returncode, seconds, line, at_deadline)
 
 
 def _share(jobs: int, slot: int, gpus: Sequence[str]) -> dict[str, str]:

@@ -175,12 +175,23 @@ def end_session(process: subprocess.Popen, patience: float = 5.0) -> None:
             process.wait(patience)
 
 
-def failure_line(log: Path) -> str:
-    """Return the last error that a failed process printed and that gives a reason, else its last line."""
+def failure_line(log: Path, code: int = 1) -> str:
+    """Return the last error that a failed process printed and that gives a reason, else its last line.
+
+    code: its exit status; of one that was killed, what it printed is no reason.
+    """
+    if code < 0:
+        return f"it {killed_by(code)}"
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
     errors = [line for line in errors if not line.endswith(_ABOVE)]
     return (errors or lines or ["it printed nothing"])[-1]
+
+
+def killed_by(code: int) -> str:
+    """Return how a process of a negative exit status ended."""
+    name = signal.Signals(-code).name
+    return f"was killed by {name}{', as the kernel does when memory runs out' * (name == 'SIGKILL')}"
 
 
 def no_rank() -> dict[str, str]:

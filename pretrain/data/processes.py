@@ -23,7 +23,7 @@ import torch
 
 from augment.core.errors import AugmentationError
 from pretrain.common.errors import UserError
-from pretrain.common.processes import die_with
+from pretrain.common.processes import die_with, killed_by
 from pretrain.data.batch import RankBatch
 from pretrain.data.worker import BlockMaker
 
@@ -75,12 +75,7 @@ class WorkerProcesses:
         if dead is None:
             return
         assert dead.exitcode is not None
-        if dead.exitcode < 0:
-            name = signal.Signals(-dead.exitcode).name
-            memory = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
-            how = f"was killed by {name}{memory}"
-        else:
-            how = f"ended with status {dead.exitcode}"
+        how = killed_by(dead.exitcode) if dead.exitcode < 0 else f"ended with status {dead.exitcode}"
         count = len(self._workers)
         fewer = f"; if memory ran out, with --data.workers {count - 1} (now {count}), which changes no batch"
         raise UserError(f"loader worker {dead.pid} {how}. Go on with --resume auto{fewer}")

@@ -177,7 +177,7 @@ def _train(track: Track, derive: str, seed: int, data: Path, eval_data: Path, ru
         # seldom: the run has the same cores
         code = wait_for_end(start_logged(command, log, no_rank()), look, every=1.0)
     if code or not (best / WEIGHTS).is_file():
-        raise UserError(f"seed {seed} gave no best/ ({failure_line(log)}); the whole log: {log}")
+        raise UserError(f"seed {seed} gave no best/ ({failure_line(log, code)}); the whole log: {log}")
     if _written(best) - began > track.seconds and in_time.is_dir() and not changed_files(in_time):
         files.copy_tree(in_time, best)  # an evaluation has passed the limit, and found a better one
     files.discard(in_time)

@@ -122,7 +122,7 @@ def evaluate(
         log = model.folder / f"{evaluation}.txt"
         process = start_logged(model.words(evaluation, evaluations[evaluation]), log, trainer.environment)
         if code := wait_for_end(process, trainer.check_for_stop):
-            trainer.failures[f"{evaluation} of {model.model}"] = line = failure_line(log)
+            trainer.failures[f"{evaluation} of {model.model}"] = line = failure_line(log, code)
             trainer.print_line(f"  FAILED ({code}): {line}")
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -193,7 +193,7 @@ class Trainer:
                 # 75: it was asked to save, or its storage failed
                 said = f"{run.name} ended with status {code}, and {run.folder / 'log.txt'} says why"
                 raise StopRequested(request, said if request == shutdown.REQUEUE else "")
-        self.failures[run.name] = failure_line(run.folder / "log.txt")
+        self.failures[run.name] = failure_line(run.folder / "log.txt", code)
         self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
         return False
 

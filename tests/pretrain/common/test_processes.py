@@ -179,4 +179,7 @@ def test_a_module_that_fails_says_so(monkeypatch):
 )
 def test_the_last_error_with_a_reason(tmp_path, printed, reason):
     (tmp_path / "log").write_text(printed)
-    assert failure_line(tmp_path / "log") == reason
+    assert failure_line(tmp_path / "log") == failure_line(tmp_path / "log", 2) == reason
+    memory = ", as the kernel does when memory runs out"
+    assert failure_line(tmp_path / "log", -9) == f"it was killed by SIGKILL{memory}"
+    assert failure_line(tmp_path / "log", -15) == "it was killed by SIGTERM"
