@@ -134,7 +134,7 @@ def exchange(first: Path, second: Path) -> None:
 
 def copy_tree(source: Path, folder: Path) -> None:
     """Copy a folder, in place of the one that is there; whole or not at all. Its owner may write the copy."""
-    with filled_folder(folder) as hidden:
+    with filled_folder(folder) as hidden, _named(folder), library_errors():
         shutil.copytree(source, hidden, dirs_exist_ok=True)
         _let_write(hidden)
 
@@ -362,16 +362,25 @@ def is_of_disk(error: Exception) -> TypeGuard[OSError]:
     )
 
 
+def told_to_users(error: Exception) -> Exception:
+    """Return an error; of a disk that takes nothing, full or read-only, one for users. EIO may pass."""
+    if not is_of_disk(error) or error.errno == errno.EIO:
+        return error
+    told = UserError(f"{error.filename}: {error.strerror}")
+    told.__cause__ = error
+    return told
+
+
 @contextlib.contextmanager
 def library_errors() -> Iterator[None]:
-    """Turn the errors of libraries in Rust, which say "os error 28" in their text alone, into OSErrors."""
+    """Turn errors that say their number in their text alone, those of Rust and of shutil, into OSErrors."""
     try:
         yield
-    except OSError:
-        raise
     except Exception as error:
-        if number := re.search(r"\(os error (\d+)\)", str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        number = re.search(r"\(os error (\d+)\)|\[Errno (\d+)\]", str(error))
+        if number and getattr(error, "errno", None) is None:
+            code = int(number[1] or number[2])
+            raise OSError(code, os.strerror(code)) from error
         raise
 
 

@@ -10,6 +10,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from pretrain.common.error_output import mark_printed, print_before_sending
 from pretrain.common.errors import UserError
+from pretrain.common.files import told_to_users
 from pretrain.common.run_folder import moved
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ def on_rank_zero(action: Callable[[], T]) -> T:
         try:
             message[0] = action()
         except Exception as error:
-            raised = moved() or error
+            raised = moved() or told_to_users(error)
             kind = type(raised) if isinstance(raised, UserError) else UserError
             message[1:] = kind, str(raised) or type(raised).__name__
             print_before_sending(raised)

@@ -19,7 +19,7 @@ from augment.core.waiting import within
 from pretrain.checkpoint.store import candidates, step_of
 from pretrain.common.error_output import is_printed, mark_printed, print_before_sending, print_error
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
+from pretrain.common.files import replace_durably, told_to_users
 from pretrain.common.passing_faults import PEER, SLOW, fault_of
 from pretrain.common.run_folder import FolderMoved, moved
 from pretrain.common.shutdown import EXIT_REQUEUE
@@ -63,6 +63,7 @@ class Ending:
         gone = error if isinstance(error, FolderMoved) else moved()
         if gone is not None:
             return gone
+        error = told_to_users(error)
         fault, printed = fault_of(error), is_printed(error)
         for_users = isinstance(error, (UserError, AugmentationError))
         text = "".join(traceback.format_exception(error))

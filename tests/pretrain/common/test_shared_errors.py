@@ -38,6 +38,10 @@ ACTIONS = {
         "on_rank_zero(lambda: fail(UserError('the only copy')))",
         "[rank 0] error: the only copy",
     ),
+    "full disk": (
+        "on_rank_zero(lambda: fail(OSError(28, 'No space left on device', 'runs/x/config.yaml')))",
+        "[rank 0] error: runs/x/config.yaml: No space left on device",
+    ),
     "bug": ("on_rank_zero(lambda: fail(KeyError('the only copy')))", "KeyError: 'the only copy'"),
 }
 

@@ -5,6 +5,7 @@ import errno
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import torch
 from run_helpers import fork, status_of
 
 from pretrain.common import environment, files, folder_lock, memory, processes, program, shutdown
-from pretrain.common.files import exchange, library_errors
+from pretrain.common.files import copy_tree, exchange, library_errors
 from pretrain.common.memory import FlatMemory, cut_by_size, processes_that_fit, resident_bytes
 from pretrain.common.shutdown import Shutdown
 from pretrain.common.transfer import Numbers, send
@@ -316,13 +317,28 @@ def test_a_folder_is_replaced_where_a_file_system_cannot_exchange_names(number, 
     [
         (Exception("No space left on device (os error 28)"), OSError, errno.ENOSPC),
         (OSError(errno.EIO, "(os error 28)"), OSError, errno.EIO),
+        (shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")]), OSError, errno.ENOSPC),
         (KeyError("a bug"), KeyError, None),
     ],
 )
-def test_errors_of_libraries_in_rust_are_those_of_the_system(raised, kind, number):
+def test_errors_that_say_their_number_in_their_text_alone_are_those_of_the_system(raised, kind, number):
     with pytest.raises(kind) as found, library_errors():
         raise raised
     assert getattr(found.value, "errno", None) == number
+
+
+def test_a_copy_that_fails_says_where_and_why(tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").touch()
+
+    def full(source, target, **_):
+        raise OSError(errno.ENOSPC, "No space left on device", target)
+
+    monkeypatch.setattr(shutil, "copystat", full)  # shutil.Error, of all files, has no strerror
+    with pytest.raises(OSError) as found:
+        copy_tree(tmp_path / "old", tmp_path / "new")
+    assert (found.value.strerror, found.value.filename) == (os.strerror(28), str(tmp_path / "new"))
+    assert os.listdir(tmp_path) == ["old"]
 
 
 def test_numbers_come_in_their_order_and_exactly():

@@ -243,7 +243,10 @@ def test_what_fails_in_the_middle_is_one_error_and_leaves_the_old_export(tmp_pat
     trial = tmp_path / "trial"
     assert export(tmp_path, trial=trial) == trial / "export" and (out / "clear.json").read_bytes() == before
     for raised, said in (
-        (OSError(28, "No space left"), r"cannot write .*export: No space left\. Mend that, then give the same"),
+        (
+            OSError(28, "No space left"),
+            r"cannot write .*export: No space left\. Mend that, then give the same",
+        ),
         (OSError("odd"), r"cannot write .*export: odd\. Mend that"),
         (RuntimeError("I/O (os error 5)"), r"cannot write .*: Input/output error\. Mend that"),
         (store.CheckpointError("not readable"), "^not readable$"),

@@ -149,6 +149,17 @@ def test_of_several_ranks_with_one_error_one_speaks(tmp_path, capsys):
     assert read_verdict(tmp_path).status == 2
 
 
+def test_a_full_disk_is_one_error_and_a_broken_one_may_pass(tmp_path, capsys):
+    for number, status in ((28, 2), (122, 2), (30, 2), (5, 1)):  # 5: no checkpoint since the start
+        (only,) = endings(tmp_path, 1)
+        ended = only.explain(OSError(number, os.strerror(number), "runs/x/config.yaml"))
+        said = capsys.readouterr().err
+        assert (ended.exit_status, "Traceback" in said) == (status, False), said
+        if number != 5:
+            assert f"error: runs/x/config.yaml: {os.strerror(number)}\n  safe: nothing" in said
+    assert "this may pass" in said
+
+
 def test_a_full_device_is_answered_with_the_flag_that_needs_less_memory(tmp_path):
     endings(tmp_path, 1)[0].explain(MemoryError("CUDA out of memory. Tried to allocate 24.00 MiB"))
     assert "halve --train.micro_batch_tokens" in read_verdict(tmp_path).text
