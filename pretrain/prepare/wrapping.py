@@ -12,10 +12,11 @@ from itertools import pairwise
 
 from augment.text.cleaning import clean
 
-_MARGINS = range(40, 121)
+_NARROWEST, _LONGEST = 40, 120  # columns; characters of a line
 _FEWEST = 6  # lines that are followed by another of their paragraph
 _ENDS = re.compile(r"[.!?…:;。！？][\"'”’»)\]」』）]*$")
-_INNER_MARKS = re.compile(r"[,.;:!?][\"'”’)]? |[、。，！？](?!$)")
+# commas, too, are in verses and lists: in Chinese and Japanese only sentences that end inside lines are prose
+_INNER_MARKS = re.compile(r"[,.;:!?][\"'”’)]? |[。！？．](?!$)")
 # between these characters a line break is no blank: kana, ideographs, their marks, full-width letters
 _UNSPACED = "\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 _BREAK = re.compile(rf"(?<=[{_UNSPACED}])[ \t]*\n\s*(?=[{_UNSPACED}])")
@@ -69,9 +70,9 @@ def margin(text: str) -> int:
     pairs = [(a, b) for block in blocks for a, b in pairwise(block) if a and b and not _is_apart(a, b)]
     if len(pairs) < _FEWEST:
         return 0
-    lengths = sorted(_columns(line) for line, _ in pairs)
-    width = lengths[len(lengths) * 97 // 100]  # a few lines stand out: addresses, tables
-    if width not in _MARGINS:
+    lengths = sorted((_columns(line), len(line)) for line, _ in pairs)
+    width, length = lengths[len(lengths) * 97 // 100]  # a few lines stand out: addresses, tables
+    if width < _NARROWEST or length > _LONGEST:
         return 0
     full = near = ended = capitals = words = nouns = letters = characters = marks = 0
     for line, following in pairs:
@@ -139,7 +140,7 @@ def _continues(previous: str, line: str, width: int) -> bool:
 
 
 def _join(previous: str, line: str, words: Container[str]) -> str:
-    match = _HYPHENATED.search(previous)
+    match = _HYPHENATED.search(previous, max(0, len(previous) - 60))  # no further: cubic without blanks
     rest = _FIRST_WORD.match(line)
     if match is None or rest is None or rest[0] in _JOINT_WORDS:
         return previous + ("" if _BREAK.match(f"{previous[-1:]}\n{line[:1]}", 1) else " ") + line
