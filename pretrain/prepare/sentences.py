@@ -32,7 +32,8 @@ _MARKS, _FULL_STOPS = f".!?…{_OTHER_MARKS}", "。！？｡．"
 _CLOSERS = "\"'”’»)\\]}"
 # a sentence goes on after a quotation and inside of one that it opened, and a number after its point
 _GOES_ON = re.compile(
-    r"(?<=[」』）｣])(?:[とはがをにでもの、]|って|など)|(?<=．)\d|(?<=[\da-zA-Zａ-ｚＡ-Ｚ]．)"
+    r"(?<=[」』）｣])(?!ところ|とて|とにか|とりあ|もう|もちろ|もっと|はい、|でも、|がっ|にっ)"  # what begins one
+    r"(?:[とはがをにでもの、]|って|など)|(?<=．)\d|(?<=[\da-zA-Zａ-ｚＡ-Ｚ]．)"
 )
 _OPENED, _CLOSES = re.compile("[「『（｢][^」』）｣]*$"), re.compile("[^「『（｢]{,99}[」』）｣]")
 # „so“ and »so«: elsewhere these open, so only a blank behind them shows that they close
@@ -44,6 +45,7 @@ _BOUNDARY = re.compile(
     rf"|(?<=[{_FULL_STOPS}])[{_CLOSERS}」』）｣]*"
     r"|(?<=[a-z].)(?=[A-Z][a-z]+(?:[ ,']|$)))"  # "the end.The next": a line break was lost
 )
+_MEASURED = re.compile(r"\d (?:см|стр|ul) ?$")  # units behind a number: elsewhere "см." means "see"
 _LAST_WORD = re.compile(r"[^\s(\[{\"“‘'«/–—-]*$")
 _OPENING = "\"'“‘«([{¿¡*-–—`"
 _BEFORE_WORDS = _OPENING + "» "
@@ -171,6 +173,8 @@ class _Paragraph:
         lower = word.lower()
         if len(word) == 1 and word.isalpha() and (word.isascii() or word.isupper()):
             return self._opens(following, lowered)  # an initial: "J. Smith"; but "World War I. The"
+        if lower in _ABBREVIATIONS and _MEASURED.search(self.line, max(start, mark - 6), mark):
+            return True
         if lower in _NEVER_ENDS:
             return lower not in _MAY_END and lower in _NUMBERED and not next_character.isdigit()
         if lower in _MAY_END or ("." in word and len(word) <= 8 and lower.replace(".", "").isalpha()):

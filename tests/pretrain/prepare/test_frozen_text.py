@@ -341,7 +341,7 @@ MAKES: dict[str, tuple[Callable[[], Iterable[str]], Callable[[str], object]]] = 
 }
 OF_VERSION = {
     9: {
-        "sentences": "ff908c5a956a0024",
+        "sentences": "4bcfd7d8b02b400a",
         "prose": "67a7db2b08fb4c06",
         "paragraphs": "cfb560bbb6470719",
         "markdown": "10c3dfe00aa0803e",
