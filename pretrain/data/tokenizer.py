@@ -65,7 +65,7 @@ def train_tokenizer(
     special = [*roles.values(), DEL]
     shared: dict[str, Any] = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
     if wordpiece:
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=1000))  # of Thai
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=300))  # of Thai
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix="##")

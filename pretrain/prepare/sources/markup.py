@@ -192,7 +192,7 @@ _NO_TEXT = re.compile(  # elements, and those with such an attribute
 _NOTES = re.compile(  # DocBook's, in a section
     r'<h3 class="title">\s*(?:<a [^<>]*></a>)?(Caution|Important|Note|Tip|Warning)</h3>'
 )
-_READINGS = re.compile(r"(?i)<r[pt]\b[^<>]*>[^<]*(?:</r[pt]>)?")  # above ideographs
+_READINGS = re.compile(r"(?i)<r[pt](?:\s[^<>]*)?>[^<]*(?:</r[pt]>)?")  # above ideographs
 
 
 class _Page(HTMLParser):

@@ -1,5 +1,6 @@
 """Text of scripts without blanks, and of others than Latin: cut, joined and spelled as its readers would."""
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,35 @@ def test_lines_of_japanese_that_are_whole_are_not_joined():
     assert margin("\n".join(f"{n}．春の海ひねもすのたりのたりかな、松島やああ松島や" for n in range(40))) == 0
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "山川花鳥風月人心空海上，雨雪夜朝日本語文章春秋",  # verses of eleven and eleven
+        "用語{}：山川花鳥風月、人心空海雨雪夜朝日本語文章",
+        "乙：山川花鳥風月人心，空海雨雪夜朝日本語文章春夏",
+        "北京市朝阳区建国门外大街{}号院一号楼，一单元",
+        "国家统计局发布今年数据，经济运行总体保持平稳",
+    ],
+)
+def test_lines_of_lists_and_verses_are_not_joined(line):
+    """They have one length and inner commas, as wrapped text has, but no sentence ends inside of them."""
+    blocks = ["\n".join(line.format(10 * n + m) for m in range(6)) for n in range(10)]
+    assert margin("\n\n".join(blocks)) == 0 == margin("\n".join(blocks))
+
+
+def test_korean_wrapped_by_characters_comes_back():
+    text = 9 * "오늘은 날씨가 좋아서 우리는 공원에 갔습니다. 그곳에는 나무가 많이 있고, 사람들이 있었습니다. "
+    wrapped = "\n\n".join("\n".join(textwrap.wrap(text[n:].strip(), 80)) for n in range(5))
+    assert unwrap(wrapped, margin(wrapped)) == "\n\n".join(" ".join(text[n:].split()) for n in range(5))
+
+
+@pytest.mark.timeout(20)
+def test_long_paragraphs_without_marks_are_joined_in_time():
+    """Classical Chinese has none: the search for a cut word was cubic in the length of a paragraph."""
+    lines = ["天地玄黃宇宙洪荒日月盈昃辰宿列張寒來暑往秋收冬藏閏餘成歲律呂調陽"] * 400
+    assert unwrap("\n".join(lines), 66) == "".join(lines)
+
+
 def test_a_korean_line_goes_on_after_a_blank():
     assert unwrap("우리는 오늘\n학교에 갑니다", 0) == "우리는 오늘 학교에 갑니다"
     assert unwrap("今日は\n雨だ\nDebian の\n文書", 0) == "今日は雨だ Debian の文書"
@@ -82,6 +112,8 @@ def test_readings_above_ideographs_are_no_text():
         "<ruby>猫<rp>(<rt class=x>ねこ<rp>)</ruby>",
     ):
         assert sections(f"<h1>題</h1><p>吾輩は{ruby}である。", HTML) == [("題", "吾輩は猫である。")]
+    own = "<h1>T</h1><rt-text size=2>Fresh</rt-text> and <rp-a>red</rp-a>."  # of the page's own
+    assert sections(own, HTML) == [("T", "Fresh and red.")]
 
 
 def test_marks_of_restructured_text_end_without_a_blank():
@@ -114,6 +146,10 @@ def test_marks_of_restructured_text_end_without_a_blank():
         "Роман написал А. С. Пушкин в 1830 г. в Болдине.| Затем Л. Н. Толстой (см. Гл. 2).| Это я.| Да.",
         "Np. Jan Kowalski, рис. 3, tj. J. Ł. Nowak, przyszedł.| Potem Ż. Kot.",
         "Ο Κ. Π. Καβάφης γεννήθηκε στην Αλεξάνδρεια.| Τέλος.",
+        "The problem is in NP.| However, (np. Kraków, ul. Dworcowa, ang. Ward, tj. PKP).| It is TJ.| He is.",
+        "Add 20 ul.| Mix it.| Длина 10 см.| Ширина 5 см (см. Гл. 2 и рис. 3).| Ели рис.| Всего 20 стр.| Да.",
+        "「そうか。」|もう遅い。|（昨日。）|ところが、雨だ。|「いや。」|はい、とも言う。|「ん。」|にっこり笑う。",
+        "「そうか。」とこの人も言い、「雨。」はいい題だ。",
     ],
 )
 def test_sentences_end_where_a_reader_would_end_them(text):
