@@ -298,7 +298,6 @@ def run(
         if not code:
             error_output.require_printed()
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except (UserError, AugmentationError) as error:
         error_output.print_at_end(error)
@@ -317,6 +316,8 @@ def run(
             code = 2
         elif not error_output.is_printed(error):
             raise
+    finally:
+        error_output.print_whoever_reads()  # what is left to print ends nothing
     error_output.exit_process(code if isinstance(code, int) else 0)
 
 

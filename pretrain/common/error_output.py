@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import select
 import sys
 import time
 import traceback
@@ -26,14 +27,19 @@ class _Output(io.FileIO):
     goes_on, of_run, fault = True, True, ""
 
     def write(self, data: Any) -> int:
+        left = memoryview(data)
         try:
-            return super().write(data) or len(data)
+            while left:  # whole: without a buffer nobody asks how much was taken
+                if taken := super().write(left):
+                    left = left[taken:]
+                else:  # a pipe that does not wait is full
+                    select.select((), (self,), ())
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _Output.fault = os.strerror(error.errno)
             elif not _Output.goes_on:
                 raise
-            return len(data)
+        return len(data)
 
 
 def print_whoever_reads(goes_on: bool = True, of_run: bool = False) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -185,12 +186,39 @@ def test_a_result_that_the_disk_does_not_take_is_an_error(status, outlives, buff
         _, errors = process.communicate("")
     assert process.returncode == (status or 1) and errors.count("error: ") == (not status), errors
     assert "Traceback" not in errors and ("No space left" in errors) == (not status)
-    if buffered and status and not outlives:
-        return  # it has printed nothing when it ends
     with who_prints(code) as process:
         process.stdout.close()
         assert not process.stderr.read()
-    assert process.returncode == (status if outlives else 141)
+    ended = buffered and status  # it has printed nothing when it ends
+    assert process.returncode == (status if outlives or ended else 141)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("fault", ["KeyError()", "UserError('bad')"])
+def test_an_error_is_said_alone_when_nobody_reads_what_was_printed_before(fault, buffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if buffered else "1")
+    code = TABLE.replace("return {status}", f"raise {fault}").format(outlives=False)
+    with who_prints(f"from pretrain.common.errors import UserError{code}") as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert "BrokenPipe" not in errors and ("Traceback" in errors) == (buffered and "Key" in fault), errors
+    assert process.returncode == (141 if not buffered else 1 if "Key" in fault else 2)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_pipe_that_does_not_wait_gets_all_of_a_result(buffered, monkeypatch):
+    """As of a program that reads several at once; a slow reader of one loses nothing."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if buffered else "1")
+    code = TABLE.replace('"a table"', '"7" * 300_000').format(status=0, outlives=False)
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with who_prints(code, stdout=write) as process, open(read, "rb") as pipe:
+        os.close(write)
+        assert pipe.read(9) == b"7" * 9
+        time.sleep(0.5)  # it has come to a full pipe
+        assert len(pipe.read()) == 300_001 - 9
+        assert not process.stderr.read()
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("words", [["pretrain.clearly"], ["pretrain.main", "--help", "all"]])
