@@ -25,6 +25,7 @@ is.
 
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from finetune.flags import AS_IT_IS, Derivation
@@ -86,14 +87,15 @@ def main(
         head = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
         did = "would export" if dry_run else "exported"
         print(f"{did} step {policy['step']:,} of {run} (pooling {policy['pooling']}{head})")
-        best = Path(run) / "best"
-        kept = read_policy(best) if step != "best" and best.is_dir() else {}
-        if kept is None or kept.get("average", {}).get("alpha", 1) < 1:
-            # None: the start has modules of its own, and was copied
-            what = describe_export(kept) or "the start, kept by clearly adapt"
-            send = "" if kept is None else f"; to send that: clearly export {best} --push OWNER/NAME"
-            said = f"step {policy['step']:,}, as it was trained; {best} is {what}{send}"
-            print(f"note: this is {said}", file=sys.stderr)
+        best, judged = Path(run) / "best", Path(run) / "report" / "judge.json"  # of clearly adapt
+        with suppress(UserError):  # of a damaged best/: what uses it says so
+            kept = read_policy(best) if step != "best" and best.is_dir() and judged.is_file() else {}
+            if kept is None or kept.get("average", {}).get("alpha", 1) < 1:
+                # None: the start has modules of its own, and was copied
+                what = describe_export(kept) or "the start, kept by clearly adapt"
+                send = "" if kept is None else f"; to send that: clearly export {best} --push OWNER/NAME"
+                said = f"step {policy['step']:,}, as it was trained; {best} is {what}{send}"
+                print(f"note: this is {said}", file=sys.stderr)
         if not dry_run:
             print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
         if push is not None:

@@ -211,6 +211,8 @@ def test_what_adapt_has_kept_is_named_where_something_else_is_exported(run, caps
     (best / "clear.json").write_text(json.dumps(policy))
     if share is None:
         (best / "clear.json").unlink()
+    (run / "report").mkdir(exist_ok=True)
+    (run / "report" / "judge.json").write_text("{}")
     assert main(str(run), push=REPO, dry_run=True) == 0
     found = capsys.readouterr().err.splitlines()
     assert len(found) == bool(what) and all(what in line for line in found)
@@ -221,6 +223,18 @@ def test_what_adapt_has_kept_is_named_where_something_else_is_exported(run, caps
         assert main(str(run), push=REPO, step="best", dry_run=True) == 0
         assert main(str(best), push=REPO, dry_run=True) == 0
         assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("of_adapt", [True, False])
+def test_a_best_folder_that_says_nothing_is_no_start_and_stops_no_export(run, capsys, of_adapt):
+    """of_adapt: its clear.json is damaged. Not: a user has made the folder."""
+    (run / "best").mkdir()
+    if of_adapt:
+        (run / "report").mkdir(exist_ok=True)
+        (run / "report" / "judge.json").write_text("{}")
+        (run / "best" / "clear.json").write_text("{")
+    assert main(str(run), push=REPO, dry_run=True) == 0
+    assert not capsys.readouterr().err
 
 
 def test_what_does_not_go_with_an_export_is_refused(run):
