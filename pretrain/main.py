@@ -35,8 +35,7 @@ def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) 
     if settings.model.init is None:
         require_positions(settings, settings.model.max_positions)
     if os.environ.get("RANK", "0") == "0":  # only this one writes there
-        place = settings.run_folder
-        require_writable(place.parent if dry_run else place, "--run")
+        require_writable(f"{settings.run_folder}{'.dry-run' if dry_run else ''}", "--run")
     choose_accelerator()
     print_whoever_reads(of_run=True)
     start_local_ranks(choose_ranks(settings))

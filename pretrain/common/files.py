@@ -409,7 +409,7 @@ def require_writable(place: str | Path, name: str = "--out") -> None:
         return
     path = Path(place).absolute()
     try:
-        nearest = next(part for part in (path, *path.parents) if part.exists())
+        nearest = next(part for part in (path, *path.parents) if part.exists() or part.is_symlink())
         fault = _fault_of_writing(nearest) if nearest.is_dir() else "is not a folder"
     except OSError as error:  # a name that is too long, a folder that cannot be looked into
         if is_of_disk(error):

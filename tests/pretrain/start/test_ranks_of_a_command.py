@@ -37,7 +37,8 @@ def no_launcher(monkeypatch):
         ("/proc/none/run", {}, "/proc/none/run: /proc is not writable"),
         ("file/run", {}, "/file/run: .*/file is not a folder"),
         ("file", {}, "/file: .*/file is not a folder"),
-        ("file/run", {"dry_run": True}, "/file: .*/file is not a folder"),
+        ("dangling", {}, "/dangling: .*/dangling is not a folder"),
+        ("file/run", {"dry_run": True}, r"/file/run\.dry-run: .*/file is not a folder"),
     ],
 )
 def test_a_run_folder_that_cannot_be_made_is_refused_before_ranks_start(
@@ -52,6 +53,7 @@ def test_a_run_folder_that_cannot_be_made_is_refused_before_ranks_start(
     monkeypatch.setattr(main, "choose_ranks", choose_ranks)
     monkeypatch.setattr(main, "choose_accelerator", lambda: None)
     (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("no-such-folder")
     with pytest.raises(UserError, match=f"^--run .*{fault}.*; name another place$"):
         main.main(run=str(tmp_path / run), **flags)
     monkeypatch.setenv("RANK", "1")  # of another node, perhaps: it does not write there
