@@ -63,7 +63,7 @@ def search(
     split: bool = False,
     top: cli.Count = 5,
     queries: Path | None = None,
-    beside: str = "",
+    beside: Model = "",
     out: cli.OutFile | None = None,
     flags: EncodingFlags,
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_wrong_flag_imports_nothing_slow(command):
     [
         ("pretrain.commands.export", ()),
         ("finetune.search", ("a dog", "--text=README.md")),
+        ("finetune.search finetune --beside", ("a dog", "--text=README.md")),
         ("finetune.sts", ()),
         ("finetune.glue", ()),
         ("finetune.geometry", ()),
