@@ -197,6 +197,8 @@ class Command:
 
     def __call__(self, *words: str, **texts: str) -> Any:
         """Read every flag by its type and call the function."""
+        if "out" in texts:  # a shell leaves --out=~/PLACE as it is
+            texts["out"] = os.path.expanduser(texts["out"])
         of_file = OutFile in (kind := self.kinds.get("out"), *typing.get_args(kind))
         (require_writable_file if of_file else require_writable)(texts.get("out", ""))
         wrong: list[str] = []

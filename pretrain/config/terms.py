@@ -4,10 +4,12 @@ Hyper-parameters default to the papers' values for BERT-base; the recipes under 
 from.
 """
 
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from pretrain.common.errors import UserError
@@ -53,6 +55,11 @@ class Section(BaseModel):
     @classmethod
     def _renewed(cls, settings: Any) -> Any:
         return cls.renewed(settings) if isinstance(settings, dict) else settings
+
+    @field_validator("*")
+    @classmethod
+    def _at_home(cls, value: Any) -> Any:
+        return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
 
 
 def refuse(holds: object, message: str) -> None:

@@ -1,7 +1,10 @@
 """How recipes, flags and their names are read."""
 
+from pathlib import Path
+
 import pytest
 
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.typed_values import (
     OTHER_NAMES,
@@ -106,6 +109,20 @@ def test_the_batch_of_evaluations_is_not_taken_for_that_of_training():
     names = [name for name, *_ in flags()]
     for known in (names, ["batch_size", "lr"]):
         assert nearest("per_device_eval_batch_size", known) == nearest("eval_batch_size", known) == ""
+
+
+def test_a_tilde_is_the_home_folder_in_a_recipe_and_behind_an_equals_sign(monkeypatch):
+    """A shell expands it in neither."""
+    monkeypatch.setenv("HOME", "/home/jane")
+    settings = load_config(None, {"run": "~/runs/a", "data": "~/data", "evaluate.sts": "~no-such-user/~"})
+    assert settings.run_folder == Path("/home/jane/runs/a")
+    assert settings.data_folder == Path("/home/jane/data")
+    assert settings.evaluate.sts == Path("~no-such-user/~")
+
+    def of(*, out: str) -> str:
+        return out
+
+    assert cli.Command(of, "of")(out="~/a") == "/home/jane/a"
 
 
 def test_names_of_earlier_versions_and_of_texts_are_known():
