@@ -157,6 +157,6 @@ def test_a_wrong_set_is_refused_before_a_model_is_opened(files, tmp_path):
         (["--set", folder / "pairs.tsv", "--suite", "quik"], "unknown suite 'quik'"),
     ):
         with pytest.raises(UserError, match=message):
-            evaluate("no/such/model", *words)
+            evaluate("nobody/nothing", *words)
     with pytest.raises(UserError, match="unknown set 'topics'"):
-        call(main, "no/such/model", set=folder / "pairs.tsv", tasks="topics")
+        call(main, "nobody/nothing", set=folder / "pairs.tsv", tasks="topics")
