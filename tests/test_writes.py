@@ -22,7 +22,6 @@ MAY = {
         "unlink rename os.link",
         "the files of a lock are a protocol of their own, and nothing is kept in them",
     ),
-    "pretrain.common.cli": ("os.open", "of /dev/null, when the reader of a pipe has gone"),
     "pretrain.watch.ending": (
         "write_text os.open rmtree rename mkdir",
         "last words of a run that ends: they must not wait for a disk",
