@@ -9,9 +9,8 @@ import numpy as np
 from pretrain.benchmarks.retrieval import DEPTH
 
 HOW = "pip install 'sentence-clear[bm25]'"
-_WORD = re.compile(
-    r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W_\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+"
-)
+_ALONE = r"\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff"  # Thai and Lao, kana, ideographs
+_WORD = re.compile(rf"[{_ALONE}]|[^\W_{_ALONE}]+")
 K1, B = 1.2, 0.75
 """Lucene's."""
 
